@@ -1,0 +1,223 @@
+# /// script
+# dependencies = ["nox>=2025.5.1", "packaging>=24"]
+# ///
+"""Every check of the repository: `nox -l` lists them, `nox` runs the ones a change must pass.
+
+Two idioms cover most days: `nox -t etrace-engines` runs everything about one package,
+and `nox -R -s "tests(etrace-engines)" -- -k trace` reruns a few tests without reinstalling.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import nox
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+nox.needs_version = ">=2025.5.1"
+nox.options.default_venv_backend = "venv"  # plain pip
+nox.options.reuse_venv = "yes"
+nox.options.error_on_external_run = True
+
+# A bare `nox` runs what a change must pass, on the Python it runs under.
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+nox.options.sessions = ["lint", "types", f"tests-{HERE}", f"shared-{HERE}"]
+
+ROOT = Path(__file__).parent.resolve()
+REPO = nox.project.load_toml("pyproject.toml")
+PACKAGES = {path.parent.name: nox.project.load_toml(path) for path in sorted(ROOT.glob("packages/*/pyproject.toml"))}
+PYTHONS = nox.project.python_versions(next(iter(PACKAGES.values())))
+NO_TESTS_COLLECTED = 5
+CONSTRAINTS = os.environ.get("CONSTRAINTS", "constraints/ci.txt")
+
+each_package = nox.parametrize("package", [nox.param(name, id=name, tags=[name]) for name in PACKAGES])
+
+
+def group(name: str) -> tuple[str, ...]:
+    """Return a dependency group of the root pyproject."""
+    return nox.project.dependency_groups(REPO, name)
+
+
+def requirements(name: str, root: Path = ROOT) -> list[Requirement]:
+    """Return the run-time requirements that a package declares, in this tree or in that under `root`."""
+    project = nox.project.load_toml(root / "packages" / name / "pyproject.toml")["project"]
+    return [Requirement(line) for line in project.get("dependencies", [])]
+
+
+def with_siblings(*names: str) -> list[str]:
+    """Return `names` and every monorepo package they require, dependencies first."""
+    found: dict[str, None] = {}
+    for name in names:
+        needed = [req.name for req in requirements(name) if req.name in PACKAGES]
+        found |= dict.fromkeys([*with_siblings(*needed), name])
+    return list(found)
+
+
+def test_requirements(*names: str) -> list[str]:
+    """Return what the tests need beyond the packages: the shared `test` group and each package's own."""
+    groups = [nox.project.dependency_groups(pyproject, "test") for pyproject in (REPO, *(PACKAGES[n] for n in names))]
+    return sorted({line for group in groups for line in group})
+
+
+def install_editable(session: nox.Session, *names: str, extra: tuple[str, ...] = ()) -> None:
+    """Install packages from the tree, their siblings likewise, under the CI constraints."""
+    editables = [arg for name in with_siblings(*names) for arg in ("-e", f"packages/{name}")]
+    session.install("-c", CONSTRAINTS, *editables, *test_requirements(*names), *extra)
+
+
+def build_wheels(session: nox.Session, out: Path, *names: str) -> list[str]:
+    """Build each package's sdist, and its wheel from that sdist; return the wheels."""
+    session.install(*group("build"))
+    shutil.rmtree(out, ignore_errors=True)
+    for name in names:
+        session.run("python", "-m", "build", "--quiet", "--outdir", str(out), f"packages/{name}", silent=True)
+    return [str(wheel) for wheel in sorted(out.glob("*.whl"))]
+
+
+@nox.session(python=PYTHONS)
+@each_package
+def tests(session: nox.Session, package: str) -> None:
+    """Run one package's tests and doctests against the tree."""
+    install_editable(session, package)
+    session.run("pytest", "--doctest-modules", f"packages/{package}", *session.posargs)
+
+
+@nox.session(python=PYTHONS)
+def shared(session: nox.Session) -> None:
+    """Cross-test all packages; on a GPU machine add `-- --device cuda`."""
+    install_editable(session, *PACKAGES, extra=group("shared"))
+    session.run("pytest", "shared-tests", *session.posargs)
+
+
+@nox.session(default=False)
+def slow(session: nox.Session) -> None:
+    """Run the tests marked slow, of every package and of the shared suite."""
+    install_editable(session, *PACKAGES, extra=group("shared"))
+    for tests in (*(f"packages/{name}" for name in PACKAGES), "shared-tests"):
+        session.run("pytest", "-m", "slow", tests, *session.posargs, success_codes=[0, NO_TESTS_COLLECTED])
+
+
+@nox.session(reuse_venv=False)
+@each_package
+def wheel(session: nox.Session, package: str) -> None:
+    """Install one package's wheel without the tree or undeclared siblings, and test that."""
+    tmp = Path(session.create_tmp())
+    wheels = build_wheels(session, tmp / "dist", *with_siblings(package))
+    shutil.copytree(f"packages/{package}/tests", tmp / "tests", dirs_exist_ok=True)
+    shutil.copy("pyproject.toml", tmp)  # pytest's settings
+    session.install("-c", CONSTRAINTS, *wheels, *test_requirements(package))
+    session.run("python", "-m", "pip", "check")
+    session.chdir(tmp)
+    session.run("pytest", "--doctest-modules", "--pyargs", package.replace("-", "_"), "tests", *session.posargs)
+
+
+@nox.session(reuse_venv=False)
+@each_package
+def lowest(session: nox.Session, package: str) -> None:
+    """Test against the lowest direct dependencies that the metadata admits."""
+    floors = Path(session.create_tmp(), "floors.txt")
+    floors.write_text("".join(f"{line}\n" for name in with_siblings(package) for line in floor_pins(name)))
+    editables = [arg for name in with_siblings(package) for arg in ("-e", f"packages/{name}")]
+    session.install("-c", str(floors), *editables, *test_requirements(package))
+    session.run("pytest", f"packages/{package}", *session.posargs)
+
+
+def floor_pins(name: str) -> Iterator[str]:
+    """Yield `dependency==floor` for each third-party requirement; one without a floor is an error."""
+    for req in requirements(name):
+        if req.name not in PACKAGES:
+            (floor,) = (spec.version for spec in req.specifier if spec.operator in {">=", "~=", "=="})
+            yield f"{req.name}=={floor}" + (f"; {req.marker}" if req.marker else "")
+
+
+@nox.session(reuse_venv=False, default=False)
+@nox.parametrize("old", ["siblings", "package"], ids=["old-siblings", "old-package"])
+@each_package
+def compat(session: nox.Session, package: str, old: str) -> None:
+    """Mix this tree with the last release: one side old, the other new (`-- TAG` picks another)."""
+    last = session.run("git", "describe", "--tags", "--abbrev=0", external=True, silent=True, log=False)
+    tag = (session.posargs or [str(last).strip()])[0]
+    tree = Path(session.create_tmp(), "release").resolve()
+    shutil.rmtree(tree, ignore_errors=True)
+    session.run("git", "clone", "--quiet", "--branch", tag, str(ROOT), str(tree), external=True, silent=True)
+    package_root, sibling_root = (ROOT, tree) if old == "siblings" else (tree, ROOT)
+    (version,) = {path.read_text().split('"')[1] for path in sibling_root.glob("packages/*/src/*/_version.py")}
+    siblings = [req for req in requirements(package, package_root) if req.name in PACKAGES]
+    if not all(req.specifier.contains(version, prereleases=True) for req in siblings) or not siblings:
+        session.skip(f"{package} takes no sibling, or its metadata refuses {version}")
+    paths = [sibling_root / "packages" / req.name for req in siblings] + [package_root / "packages" / package]
+    session.install("-c", CONSTRAINTS, *map(str, paths), *test_requirements(package))
+    session.run("pytest", "--rootdir", str(package_root), f"{paths[-1]}/tests")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, docstrings and formatting (`-- --fix` repairs what it can)."""
+    session.install(*group("lint"))
+    fix = "--fix" in session.posargs
+    session.run("ruff", "check", *(["--fix"] if fix else []), ".")
+    session.run("ruff", "format", *([] if fix else ["--check"]), ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Type-check every package's public and private code."""
+    install_editable(session, *PACKAGES, extra=group("types"))
+    for name in PACKAGES:
+        session.run("mypy", f"packages/{name}/src", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the manual; any warning is an error."""
+    install_editable(session, *PACKAGES, extra=group("docs"))
+    session.run("sphinx-build", "-W", "-n", "-b", "html", "docs", "docs/_build/html", *session.posargs)
+
+
+@nox.session(default=False)
+def demo(session: nox.Session) -> None:
+    """Train on handwritten digits with all four packages; plots and results go to `demo-output/`."""
+    install_editable(session, *PACKAGES, extra=group("demo"))
+    session.run("python", "docs/examples/digits.py", *session.posargs)
+
+
+@nox.session(default=False)
+def examples(session: nox.Session) -> None:
+    """Run every other example script of the manual."""
+    install_editable(session, *PACKAGES, extra=group("demo"))
+    for script in sorted(set(ROOT.glob("docs/examples/*.py")) - {ROOT / "docs/examples/digits.py"}):
+        session.run("python", str(script))
+
+
+@nox.session(default=False)
+def bench(session: nox.Session) -> None:
+    """Measure against the peers, side by side in one process; `-- optim` runs `bench_optim.py` alone."""
+    install_editable(session, *PACKAGES, extra=group("bench"))
+    for script in [f"benchmarks/bench_{name}.py" for name in session.posargs] or sorted(ROOT.glob("benchmarks/bench_*.py")):
+        session.run("python", str(script))
+
+
+@nox.session(default=False)
+def build(session: nox.Session) -> None:
+    """Build all sdists and wheels into dist/ and check their metadata."""
+    build_wheels(session, ROOT / "dist", *PACKAGES)
+    session.run("twine", "check", "--strict", *map(str, ROOT.glob("dist/*")))
+
+
+@nox.session(default=False, venv_backend="none")
+def bump(session: nox.Session) -> None:
+    """Give all packages one version and their sibling ranges its cap: `nox -s bump -- 0.3.0`."""
+    new = Version(*session.posargs)
+    cap = new.major + 1 if new.major else f"0.{new.minor + 1}"
+    for path in ROOT.glob("packages/*/src/*/_version.py"):
+        path.write_text(f'__version__ = "{new}"\n')
+    for path in ROOT.glob("packages/*/pyproject.toml"):
+        sibling_range = rf'"({"|".join(PACKAGES)})>=([^,"]+),<[^,"]+"'
+        path.write_text(re.sub(sibling_range, rf'"\1>=\2,<{cap}"', path.read_text()))
+    session.log(f"now at {new}; date the changelog, commit, then `git tag v{new}`")
