@@ -25,16 +25,16 @@ nox.options.default_venv_backend = "venv"  # plain pip
 nox.options.reuse_venv = "yes"
 nox.options.error_on_external_run = True
 
-# A bare `nox` runs what a change must pass, on the Python it runs under.
-HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
-nox.options.sessions = ["lint", "types", f"tests-{HERE}", f"shared-{HERE}"]
-
 ROOT = Path(__file__).parent.resolve()
 REPO = nox.project.load_toml("pyproject.toml")
 PACKAGES = {path.parent.name: nox.project.load_toml(path) for path in sorted(ROOT.glob("packages/*/pyproject.toml"))}
 PYTHONS = nox.project.python_versions(next(iter(PACKAGES.values())))
-NO_TESTS_COLLECTED = 5
 CONSTRAINTS = os.environ.get("CONSTRAINTS", "constraints/ci.txt")
+NO_TESTS_COLLECTED = 5
+
+# A bare `nox` runs what a change must pass, on the Python it runs under.
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+nox.options.sessions = ["lint", "types", f"tests-{HERE}", f"shared-{HERE}"]
 
 each_package = nox.parametrize("package", [nox.param(name, id=name, tags=[name]) for name in PACKAGES])
 
@@ -65,19 +65,14 @@ def test_requirements(*names: str) -> list[str]:
     return sorted({line for group in groups for line in group})
 
 
+def editables(*names: str) -> list[str]:
+    """Return pip's arguments that install packages from the tree, their siblings likewise."""
+    return [arg for name in with_siblings(*names) for arg in ("-e", f"packages/{name}")]
+
+
 def install_editable(session: nox.Session, *names: str, extra: tuple[str, ...] = ()) -> None:
-    """Install packages from the tree, their siblings likewise, under the CI constraints."""
-    editables = [arg for name in with_siblings(*names) for arg in ("-e", f"packages/{name}")]
-    session.install("-c", CONSTRAINTS, *editables, *test_requirements(*names), *extra)
-
-
-def build_wheels(session: nox.Session, out: Path, *names: str) -> list[str]:
-    """Build each package's sdist, and its wheel from that sdist; return the wheels."""
-    session.install(*group("build"))
-    shutil.rmtree(out, ignore_errors=True)
-    for name in names:
-        session.run("python", "-m", "build", "--quiet", "--outdir", str(out), f"packages/{name}", silent=True)
-    return [str(wheel) for wheel in sorted(out.glob("*.whl"))]
+    """Install packages from the tree and what their tests need, under the CI constraints."""
+    session.install("-c", CONSTRAINTS, *editables(*names), *test_requirements(*names), *extra)
 
 
 @nox.session(python=PYTHONS)
@@ -92,23 +87,33 @@ def tests(session: nox.Session, package: str) -> None:
 def shared(session: nox.Session) -> None:
     """Cross-test all packages; on a GPU machine add `-- --device cuda`."""
     install_editable(session, *PACKAGES, extra=group("shared"))
-    session.run("pytest", "shared-tests", *session.posargs)
+    session.run("pytest", "shared-tests", "--ignore=shared-tests/peers", *session.posargs)
 
 
 @nox.session(default=False)
 def slow(session: nox.Session) -> None:
     """Run the tests marked slow, of every package and of the shared suite."""
     install_editable(session, *PACKAGES, extra=group("shared"))
-    for tests in (*(f"packages/{name}" for name in PACKAGES), "shared-tests"):
-        session.run("pytest", "-m", "slow", tests, *session.posargs, success_codes=[0, NO_TESTS_COLLECTED])
+    for suite in (*(f"packages/{name}" for name in PACKAGES), "shared-tests"):
+        session.run("pytest", "-m", "slow", suite, *session.posargs, success_codes=[0, NO_TESTS_COLLECTED])
 
 
-@nox.session(reuse_venv=False)
+@nox.session(default=False)
+def build(session: nox.Session) -> None:
+    """Build each package's sdist, and its wheel from that sdist, into dist/, and check their metadata."""
+    session.install("-c", CONSTRAINTS, *group("build"))
+    shutil.rmtree(ROOT / "dist", ignore_errors=True)
+    for name in PACKAGES:
+        session.run("python", "-m", "build", "--quiet", "--outdir", "dist", f"packages/{name}", silent=True)
+    session.run("twine", "check", "--strict", *map(str, sorted(ROOT.glob("dist/*"))))
+
+
+@nox.session(reuse_venv=False, default=False, requires=["build"])
 @each_package
 def wheel(session: nox.Session, package: str) -> None:
     """Install one package's wheel without the tree or undeclared siblings, and test that."""
     tmp = Path(session.create_tmp())
-    wheels = build_wheels(session, tmp / "dist", *with_siblings(package))
+    wheels = [str(path) for name in with_siblings(package) for path in ROOT.glob(f"dist/{name.replace('-', '_')}-*.whl")]
     shutil.copytree(f"packages/{package}/tests", tmp / "tests", dirs_exist_ok=True)
     shutil.copy("pyproject.toml", tmp)  # pytest's settings
     session.install("-c", CONSTRAINTS, *wheels, *test_requirements(package))
@@ -117,14 +122,37 @@ def wheel(session: nox.Session, package: str) -> None:
     session.run("pytest", "--doctest-modules", "--pyargs", package.replace("-", "_"), "tests", *session.posargs)
 
 
-@nox.session(reuse_venv=False)
+@nox.session(python=PYTHONS[1:], reuse_venv=False, default=False)
+@each_package
+def latest(session: nox.Session, package: str) -> None:
+    """Test against the newest releases of everything that one package requires, free of our constraints."""
+    session.install("--upgrade", "--upgrade-strategy", "eager", *editables(package), *test_requirements(package))
+    session.run("pytest", f"packages/{package}", *session.posargs)
+
+
+@nox.session(default=False)
+def peers(session: nox.Session) -> None:
+    """Compare gradients with the libraries that compute the same rules."""
+    install_editable(session, *PACKAGES, extra=group("shared") + group("peers"))
+    session.run("pytest", "shared-tests/peers", *session.posargs)
+
+
+@nox.session(default=False)
+@each_package
+def coverage(session: nox.Session, package: str) -> None:
+    """Measure which branches of one package its own tests reach; fewer than 95 % is a failure."""
+    install_editable(session, package, extra=group("coverage"))
+    measured = ("--cov", package.replace("-", "_"), "--cov-branch", "--cov-report", "term-missing:skip-covered")
+    session.run("pytest", "--cov-fail-under=95", *measured, f"packages/{package}", *session.posargs)
+
+
+@nox.session(reuse_venv=False, default=False)
 @each_package
 def lowest(session: nox.Session, package: str) -> None:
     """Test against the lowest direct dependencies that the metadata admits."""
     floors = Path(session.create_tmp(), "floors.txt")
     floors.write_text("".join(f"{line}\n" for name in with_siblings(package) for line in floor_pins(name)))
-    editables = [arg for name in with_siblings(package) for arg in ("-e", f"packages/{name}")]
-    session.install("-c", str(floors), *editables, *test_requirements(package))
+    session.install("-c", str(floors), *editables(package), *test_requirements(package))
     session.run("pytest", f"packages/{package}", *session.posargs)
 
 
@@ -141,8 +169,11 @@ def floor_pins(name: str) -> Iterator[str]:
 @each_package
 def compat(session: nox.Session, package: str, old: str) -> None:
     """Mix this tree with the last release: one side old, the other new (`-- TAG` picks another)."""
-    last = session.run("git", "describe", "--tags", "--abbrev=0", external=True, silent=True, log=False)
-    tag = (session.posargs or [str(last).strip()])[0]
+    tags = session.run("git", "tag", "--merged", "HEAD", "--sort=-v:refname", external=True, silent=True, log=False)
+    tag = next(iter([*session.posargs, *str(tags).split()]), None)
+    if tag is None:
+        session.log("no release is tagged yet, so there is nothing to mix with")
+        return
     tree = Path(session.create_tmp(), "release").resolve()
     shutil.rmtree(tree, ignore_errors=True)
     session.run("git", "clone", "--quiet", "--branch", tag, str(ROOT), str(tree), external=True, silent=True)
@@ -159,7 +190,7 @@ def compat(session: nox.Session, package: str, old: str) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style, docstrings and formatting (`-- --fix` repairs what it can)."""
-    session.install(*group("lint"))
+    session.install("-c", CONSTRAINTS, *group("lint"))
     fix = "--fix" in session.posargs
     session.run("ruff", "check", *(["--fix"] if fix else []), ".")
     session.run("ruff", "format", *([] if fix else ["--check"]), ".")
@@ -173,10 +204,19 @@ def types(session: nox.Session) -> None:
         session.run("mypy", f"packages/{name}/src", *session.posargs)
 
 
-@nox.session
+@nox.session(default=False)
+def workflows(session: nox.Session) -> None:
+    """Check the CI workflows for mistakes and for weak security settings."""
+    session.install("-c", CONSTRAINTS, *group("workflows"))
+    session.run("actionlint")
+    session.run("zizmor", "--offline", "--persona", "pedantic", ".github")
+
+
+@nox.session(default=False)
 def docs(session: nox.Session) -> None:
-    """Build the manual; any warning is an error."""
+    """Run every code block of the manual and the READMEs, then build the manual; any warning is an error."""
     install_editable(session, *PACKAGES, extra=group("docs"))
+    session.run("pytest", "docs")
     session.run("sphinx-build", "-W", "-n", "-b", "html", "docs", "docs/_build/html", *session.posargs)
 
 
@@ -198,16 +238,11 @@ def examples(session: nox.Session) -> None:
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Measure against the peers, side by side in one process; `-- optim` runs `bench_optim.py` alone."""
-    install_editable(session, *PACKAGES, extra=group("bench"))
-    for script in [f"benchmarks/bench_{name}.py" for name in session.posargs] or sorted(ROOT.glob("benchmarks/bench_*.py")):
-        session.run("python", str(script))
-
-
-@nox.session(default=False)
-def build(session: nox.Session) -> None:
-    """Build all sdists and wheels into dist/ and check their metadata."""
-    build_wheels(session, ROOT / "dist", *PACKAGES)
-    session.run("twine", "check", "--strict", *map(str, ROOT.glob("dist/*")))
+    install_editable(session, *PACKAGES, extra=group("bench") + group("peers"))
+    session.install("--no-deps", "--ignore-requires-python", "torchsonn==0.1.7")
+    for name in session.posargs or ["*"]:
+        for script in sorted(ROOT.glob(f"benchmarks/bench_{name}.py")):
+            session.run("python", str(script))
 
 
 @nox.session(default=False, venv_backend="none")
