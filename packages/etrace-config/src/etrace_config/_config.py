@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ._axes import (
     DEFAULTS,
@@ -19,6 +19,8 @@ from ._axes import (
 from ._canonical import canonicalise
 from ._rules import violations
 from ._values import check_fields
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,22 +122,22 @@ class ETraceConfig:
     @property
     def recursion_x(self) -> TemporalRecursion:
         """The recursion of the x-side (input factor), under ``'io_factorized'`` only."""
-        return self._pair("recursion_x", self.temporal_recursion)[0]
+        return self._side("recursion_x", self.temporal_recursion, 0)
 
     @property
     def recursion_f(self) -> TemporalRecursion:
         """The recursion of the f-side (output factor), under ``'io_factorized'`` only."""
-        return self._pair("recursion_f", self.temporal_recursion)[1]
+        return self._side("recursion_f", self.temporal_recursion, 1)
 
     @property
     def decay_x(self) -> float:
         """The discount of the x-side (input factor), under ``'io_factorized'`` only."""
-        return self._pair("decay_x", self.decay)[0]
+        return self._side("decay_x", self.decay, 0)
 
     @property
     def decay_f(self) -> float:
         """The discount of the f-side (output factor), under ``'io_factorized'`` only."""
-        return self._pair("decay_f", self.decay)[1]
+        return self._side("decay_f", self.decay, 1)
 
     @property
     def include_recurrent_mixing(self) -> bool:
@@ -184,15 +186,15 @@ class ETraceConfig:
         """
         return ", ".join(f"{name}={value!r}" for name, value in changed_fields(self).items()) or "default"
 
-    def _pair(self, name: str, value: Any) -> Any:  # Any: a pair of the field's own type
-        """Return a field that is a pair, or say why it is not one."""
-        if not self.is_factorized:
+    def _side(self, name: str, value: _T | tuple[_T, _T] | None, side: int) -> _T:
+        """Return one side of a field that is a pair, or say why it is not one."""
+        if not isinstance(value, tuple):
             field = "decay" if name.startswith("decay") else "temporal_recursion"
             raise AttributeError(
                 f"`{name}` exists under `trace_factorization='io_factorized'` only, got "
                 f"{self.trace_factorization!r}; read `{field}` instead."
             )
-        return value
+        return value[side]
 
 
 def fields_of(config: ETraceConfig) -> Fields:

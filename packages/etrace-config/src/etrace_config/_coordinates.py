@@ -34,7 +34,7 @@ def legal_coordinates() -> Iterator[ETraceConfig]:
     factorization, recursions, *others = AXES.values()
     sides = [*recursions, *itertools.product(recursions, repeat=2)]
     for categories in itertools.product(factorization, sides, *others):
-        fields = _with_coefficients(Fields(*categories))
+        fields = _with_coefficients(Fields(*categories))  # type: ignore[arg-type]  # six categories, in order
         if canonicalise(fields) == fields and not any(violations(fields)):
             yield ETraceConfig(*fields)  # type: ignore[arg-type]  # strings of the vocabulary
 

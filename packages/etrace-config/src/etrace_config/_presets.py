@@ -8,7 +8,9 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from ._config import ETraceConfig
-from ._values import check_count, check_fraction
+from ._values import check_count, check_fraction, python_number
+
+DecayOrRank = float | int | tuple[float | int, float | int]
 
 
 def d_rtrl() -> ETraceConfig:
@@ -34,16 +36,16 @@ def d_rtrl() -> ETraceConfig:
     return ETraceConfig()
 
 
-def pp_prop(decay_or_rank: float | int) -> ETraceConfig:
+def pp_prop(decay_or_rank: DecayOrRank) -> ETraceConfig:
     """Return pp-prop (ES-D-RTRL): an input-side and an output-side factor instead of a trace per element.
 
     ``ex <- a * ex + x`` and ``ef <- a * D * ef + (1 - a) * Df``; the gradient is the product of the two factors.
 
     Parameters
     ----------
-    decay_or_rank : float or int
-        A float in [0, 1) is the decay a of both sides. An integer r >= 1 is the number of steps over which the
-        factors average, and means ``a = (r - 1) / (r + 1)``.
+    decay_or_rank : float or int, or an (x, f) pair of them
+        A float in [0, 1) is the decay a, of both sides or of its own. An integer r >= 1 is the number of steps over
+        which the factors average, and means ``a = (r - 1) / (r + 1)``.
 
     Returns
     -------
@@ -70,12 +72,12 @@ def pp_prop(decay_or_rank: float | int) -> ETraceConfig:
     return ETraceConfig(trace_factorization="io_factorized", decay=_decay(decay_or_rank))
 
 
-def es_d_rtrl(decay_or_rank: float | int) -> ETraceConfig:
+def es_d_rtrl(decay_or_rank: DecayOrRank) -> ETraceConfig:
     """Return ES-D-RTRL, the earlier name of `pp_prop`.
 
     Parameters
     ----------
-    decay_or_rank : float or int
+    decay_or_rank : float or int, or an (x, f) pair of them
         As in `pp_prop`.
 
     Returns
@@ -168,12 +170,12 @@ def ostl_recurrent() -> ETraceConfig:
     return ETraceConfig(recurrence_scope="coupled")
 
 
-def ostl_feedforward(decay_or_rank: float | int = 1e-6) -> ETraceConfig:
+def ostl_feedforward(decay_or_rank: DecayOrRank = 1e-6) -> ETraceConfig:
     """Return OSTL for feed-forward layers, as a pair of factors that forgets almost at once.
 
     Parameters
     ----------
-    decay_or_rank : float or int, default 1e-6
+    decay_or_rank : float or int, or an (x, f) pair of them, default 1e-6
         As in `pp_prop`. The default keeps next to nothing of the past: the rule is the instantaneous one.
 
     Returns
@@ -347,7 +349,7 @@ def name_of(config: ETraceConfig) -> str | None:
     for name in ("d_rtrl", "ostl_recurrent", "uoro", "three_factor", "dni", "ostl_feedforward"):
         if PRESETS[name]() == config:
             return name
-    if config.is_factorized and pp_prop(config.decay_x) == config:
+    if isinstance(config.decay, tuple) and pp_prop(config.decay) == config:
         return "pp_prop"
     if config.sparse_n is not None and snap(config.sparse_n) == config:
         return "snap"
@@ -355,9 +357,16 @@ def name_of(config: ETraceConfig) -> str | None:
     return "eprop" if eprop(config.kappa or 0.0, feedback) == config else None
 
 
-def _decay(decay_or_rank: float | int) -> float:
-    """Return the decay that a decay (float) or a rank (integer) means."""
-    if isinstance(decay_or_rank, numbers.Integral) and not isinstance(decay_or_rank, bool):
-        rank = check_count("decay_or_rank", decay_or_rank)
+def _decay(decay_or_rank: object) -> float | tuple[float, float]:
+    """Return the decay, or the pair of them, that decays (floats) or ranks (integers) mean."""
+    if isinstance(decay_or_rank, tuple | list) and len(decay_or_rank) == 2:
+        return _one_decay(decay_or_rank[0]), _one_decay(decay_or_rank[1])
+    return _one_decay(decay_or_rank)
+
+
+def _one_decay(decay_or_rank: object) -> float:
+    number = python_number("decay_or_rank", decay_or_rank)
+    if not isinstance(number, bool) and isinstance(number, numbers.Integral):
+        rank = check_count("decay_or_rank", number)
         return (rank - 1) / (rank + 1)
-    return check_fraction("decay_or_rank", decay_or_rank)
+    return check_fraction("decay_or_rank", number)

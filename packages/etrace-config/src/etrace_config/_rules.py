@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ._axes import AXES, COEFFICIENTS, Fields
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(NamedTuple):
     """A broken rule: its number and name in the matrix, and the message that the constructor raises.
 
     Attributes
@@ -27,8 +26,7 @@ class Violation:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """A row of the compatibility matrix.
 
     Attributes
@@ -82,6 +80,14 @@ def _has_discounted_none(fields: Fields) -> bool:
     return recursion == "none" and isinstance(decay, float) and decay > 0.0
 
 
+def _is_without_category(name: str, axis: str, value: str) -> Callable[[Fields], bool]:
+    return lambda f: getattr(f, name) is not None and getattr(f, axis) != value
+
+
+def _is_missing(name: str, axis: str, value: str) -> Callable[[Fields], bool]:
+    return lambda f: getattr(f, name) is None and getattr(f, axis) == value
+
+
 def _coefficient_rules() -> Iterator[Rule]:
     """Yield rule 7, both ways, for each coefficient that belongs to one category."""
     for name, (axis, value, legal) in COEFFICIENTS.items():
@@ -95,7 +101,7 @@ def _coefficient_rules() -> Iterator[Rule]:
             because="a coefficient without its category has no effect",
             conflict=f"`{name}={{{name}}}` is set but `{axis}` is {{{axis}!r}}",
             instead=f"Set `{axis}={value!r}` or drop `{name}`.",
-            is_violated=lambda f, n=name, a=axis, v=value: getattr(f, n) is not None and getattr(f, a) != v,
+            is_violated=_is_without_category(name, axis, value),
         )
         yield Rule(
             number="7",
@@ -104,7 +110,7 @@ def _coefficient_rules() -> Iterator[Rule]:
             because="the category is not defined without its coefficient",
             conflict=f"`{axis}={value!r}` is set but `{name}` is None",
             instead=f"Pass `{name}`, {legal}, or use `{axis}={default!r}`.",
-            is_violated=lambda f, n=name, a=axis, v=value: getattr(f, n) is None and getattr(f, a) == v,
+            is_violated=_is_missing(name, axis, value),
         )
 
 
@@ -115,7 +121,8 @@ RULES: tuple[Rule, ...] = (
         name="recursion-pair",
         rejects="a pair of `temporal_recursion` outside 'io_factorized'",
         because="only a factorised trace has an x-side and an f-side",
-        conflict="`temporal_recursion={temporal_recursion}` is a pair but `trace_factorization` is {trace_factorization!r}",
+        conflict="`temporal_recursion={temporal_recursion}` is a pair but `trace_factorization` is "
+        "{trace_factorization!r}",
         instead="Pass one recursion, such as 'jacobian', or set `trace_factorization='io_factorized'`.",
         is_violated=lambda f: isinstance(f.temporal_recursion, tuple) and f.trace_factorization != "io_factorized",
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,13 +20,13 @@ def check_category(name: str, value: object) -> str:
 
 def check_fraction(name: str, value: object) -> float:
     """Return a coefficient in [0, 1) as a plain float; -0.0 becomes 0.0."""
-    number = _python_number(name, value)
+    number = python_number(name, value)
     if isinstance(number, bool) or not isinstance(number, numbers.Real):
         raise TypeError(f"`{name}` must be a number in [0, 1), got {value!r:.80} of type {type(value).__name__}.")
     try:
         fraction = float(number) + 0.0
     except OverflowError:
-        fraction = math.inf
+        fraction = float("inf")
     if not 0.0 <= fraction < 1.0:
         raise ValueError(f"`{name}` must lie in [0, 1), got {value!r:.80}.")
     return fraction
@@ -35,7 +34,7 @@ def check_fraction(name: str, value: object) -> float:
 
 def check_count(name: str, value: object) -> int:
     """Return a coefficient >= 1 as a plain int."""
-    number = _python_number(name, value)
+    number = python_number(name, value)
     if isinstance(number, bool) or not isinstance(number, numbers.Integral):
         raise TypeError(f"`{name}` must be an integer >= 1, got {value!r:.80} of type {type(value).__name__}.")
     if number < 1:
@@ -43,7 +42,7 @@ def check_count(name: str, value: object) -> int:
     return int(number)
 
 
-def _python_number(name: str, value: object) -> object:
+def python_number(name: str, value: object) -> object:
     """Unwrap a NumPy or JAX scalar, that is, whatever has shape () and an `item`."""
     if getattr(value, "shape", None) != () or not hasattr(value, "item"):
         return value
