@@ -87,9 +87,9 @@ class Fields(NamedTuple):
 DEFAULTS = Fields()
 
 
-def suggest(word: str, legal: tuple[str, ...]) -> str:
-    """Return `; did you mean ...?` for the nearest legal word, or nothing when none is near."""
+def suggest(word: object, legal: tuple[str, ...]) -> str:
+    """Return the end of a message about `word`: the nearest legal one, where one is near."""
     import difflib  # only an error needs it
 
-    near = difflib.get_close_matches(word, legal, n=1)
+    near = difflib.get_close_matches(str(word), legal, n=1)
     return f"; did you mean {near[0]!r}?" if near else "."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ._axes import Fields, suggest
@@ -37,16 +37,17 @@ def explain(**fields: Any) -> tuple[Violation, ...]:  # Any: the point is to jud
     return bad_values or tuple(violations(canonicalise(Fields(**_plain(fields)))))
 
 
-def unknown_field(name: str) -> str:
-    """Return the message for a field that does not exist."""
-    return f"`{name}` is not a field of ETraceConfig{suggest(name, Fields._fields)}"
+def unknown_fields(names: Iterable[object]) -> Iterator[str]:
+    """Yield a message for every name that is not a field."""
+    for name in names:
+        if name not in Fields._fields:
+            yield f"`{name}` is not a field of ETraceConfig{suggest(name, Fields._fields)}"
 
 
 def _bad_values(fields: Mapping[str, Any]) -> Iterator[Violation]:
     """Yield a violation for every field that is unknown or illegal by itself."""
-    for name in fields:
-        if name not in Fields._fields:
-            yield Violation("-", "unknown-field", unknown_field(name))
+    for message in unknown_fields(fields):
+        yield Violation("-", "unknown-field", message)
     for name in Fields._fields:
         try:
             if name in fields:

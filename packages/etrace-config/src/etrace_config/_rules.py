@@ -57,7 +57,11 @@ class Rule(NamedTuple):
 
     def violation(self, fields: Fields) -> Violation:
         """Return the violation that these fields commit."""
-        conflict = self.conflict.format(**fields._asdict(), recursion_f=consuming_recursion(fields))
+        not_run = ", ".join(
+            f"`{name}={value!r}`" for name, value in fields._asdict().items() if (name, value) in NOT_RUN
+        )
+        words = {**fields._asdict(), "recursion_f": consuming_recursion(fields), "not_run": not_run}
+        conflict = self.conflict.format(**words)
         return Violation(self.number, self.name, f"{conflict}: {self.because}. {self.instead}")
 
 
@@ -97,7 +101,7 @@ def _coefficient_rules() -> Iterator[Rule]:
         yield Rule(
             number="7",
             name=f"{name}-without-category".replace("_", "-"),
-            rejects=f"`{name}` with an `{axis}` other than {value!r}",
+            rejects=f"`{name}` where `{axis}` is not {value!r}",
             because="a coefficient without its category has no effect",
             conflict=f"`{name}={{{name}}}` is set but `{axis}` is {{{axis}!r}}",
             instead=f"Set `{axis}={value!r}` or drop `{name}`.",
@@ -211,7 +215,7 @@ RULES: tuple[Rule, ...] = (
         name="not-run",
         rejects="a recognised value that no engine runs (there is none)",
         because="no engine runs it yet",
-        conflict="one of these values is announced but not available",
+        conflict="{not_run} is set but not available",
         instead="Use another value of that axis.",
         is_violated=lambda f: not NOT_RUN.isdisjoint(f._asdict().items()),
     ),

@@ -14,8 +14,8 @@ def check_category(name: str, value: object) -> str:
     legal = tuple(AXES[name])
     if isinstance(value, str) and value in legal:
         return legal[legal.index(value)]
-    hint = suggest(value, legal) if isinstance(value, str) else "."
-    raise ValueError(f"`{name}` must be one of {', '.join(map(repr, legal))}, got {value!r:.80}{hint}")
+    choices = ", ".join(map(repr, legal))
+    raise ValueError(f"`{name}` must be one of {choices}, got {value!r:.80}{suggest(value, legal)}")
 
 
 def check_fraction(name: str, value: object) -> float:
