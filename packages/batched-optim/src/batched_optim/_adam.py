@@ -1,0 +1,191 @@
+"""Adam."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ._ensemble import BufferSpec, EnsembleOptimizer
+from ._members import Rows, TensorSpec
+from ._validation import LRLike, check_range, per_member
+
+
+class BatchedAdam(EnsembleOptimizer):
+    """Adam, batched over the ensemble.
+
+    Per member and parameter tensor, with g the clipped gradient and t the step count::
+
+        m = b1 * m + (1 - b1) * g,      v = b2 * v + (1 - b2) * g^2
+        theta = theta - lr * m_hat / (sqrt(v_hat) + eps)
+        m_hat = m / (1 - b1^t),         v_hat = v / (1 - b2^t)
+
+    Members with `active_mask` False in `step` keep their parameters bit for bit; their moment buffers and step count
+    still advance, unless `inactive='freeze'`. A shared parameter is updated once, from the average of the active
+    members' clipped gradients; without an active member it and its moments stay as they are.
+
+    Parameters
+    ----------
+    params : dict of str -> Tensor, shape (members, ...)
+        Initial parameters; they set the shapes of the moment buffers.
+    shared_param_names : iterable of str
+        Names of the parameters shared by every member; these have no ensemble dimension.
+    lr : float or Tensor, shape (), (1,), (members,) or (members, 1)
+        Learning rate, in [0, inf).
+    betas : pair of float or Tensor, shape (members,)
+        Decay rates b1, b2 of the moment estimates, in [0, 1). Default (0.9, 0.999).
+    eps : float
+        Added to sqrt(v_hat) in the denominator, in [0, inf). Default 1e-8.
+    clip_value, clip_norm, shared_param_lr_multiplier
+        See `BaseOptimizer`.
+    **options
+        The keywords of `BaseOptimizer`: `clip_scope`, `maximize`, `inactive`, `nonfinite`.
+
+    Notes
+    -----
+    Members share one t until some are reset, frozen or joined from elsewhere; each then goes by its own. A
+    hyper-parameter that differs between members acts on a shared parameter by its mean over the active members.
+
+    References
+    ----------
+    D. P. Kingma, J. Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, Algorithm 1, arXiv:1412.6980.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from batched_optim import BatchedAdam
+    >>> params = {"w": torch.tensor([[1.0], [1.0]], dtype=torch.float64)}
+    >>> optimizer = BatchedAdam(params, [], lr=torch.tensor([0.5, 0.25]), eps=0.0)
+    >>> optimizer.step(params, {"w": params["w"]})["w"].tolist()
+    [[0.5], [0.75]]
+    """
+
+    _settings: ClassVar[tuple[str, ...]] = (*EnsembleOptimizer._settings, "betas", "eps")
+    _member_settings: ClassVar[tuple[str, ...]] = ("beta1", "beta2")
+
+    def __init__(
+        self,
+        params: dict[str, Tensor],
+        shared_param_names: Iterable[str],
+        lr: LRLike,
+        betas: tuple[LRLike, LRLike] = (0.9, 0.999),
+        eps: float = 1e-8,
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        shared_param_lr_multiplier: float = 1.0,
+        **options: Any,  # Any: checked by BaseOptimizer
+    ) -> None:
+        super().__init__(params, shared_param_names, lr, clip_value, clip_norm, shared_param_lr_multiplier, **options)
+        if not isinstance(betas, tuple | list) or len(betas) != 2:
+            raise ValueError(f"`betas` must be a pair of decay rates, got {betas!r}.")
+        for i, beta in enumerate(betas):
+            check_range(f"betas[{i}]", beta, 0.0, 1.0, open_high=True)
+        check_range("eps", eps, 0.0, open_high=True)
+        size, device = self._layout.size, self._layout.device
+        self.betas = tuple(per_member(f"betas[{i}]", beta, size, device) for i, beta in enumerate(betas))
+        self.eps = eps
+        self._allocate()
+
+    @property
+    def beta1(self) -> LRLike:
+        """The decay rate of the first moment."""
+        return self.betas[0]
+
+    @property
+    def beta2(self) -> LRLike:
+        """The decay rate of the second moment."""
+        return self.betas[1]
+
+    def step(
+        self, params: dict[str, Tensor], grads: dict[str, Tensor], active_mask: Tensor | None = None, b: Any = None
+    ) -> dict[str, Tensor]:
+        """Take one optimizer step for every active member.
+
+        Parameters
+        ----------
+        params : dict of str -> Tensor, shape (members, ...)
+            Current parameters, with the members on the leading dimension; shared ones without it.
+        grads : dict of str -> Tensor, shape (members, ...)
+            Their gradients, with the same keys; those of shared parameters stacked, one row per member.
+        active_mask : Tensor, shape (members,), bool, or None
+            True for the members that step; None steps every member.
+        b : any
+            Not used.
+
+        Returns
+        -------
+        dict of str -> Tensor
+            The new parameters, with the same keys, order and shapes. The arguments are not changed.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If an argument does not fit the initial parameters. Nothing has changed then.
+        """
+        return self._step(params, grads, active_mask)
+
+    def _buffer_specs(self, spec: TensorSpec) -> dict[str, BufferSpec]:
+        moment = BufferSpec(spec.row_shape, spec.compute_dtype)
+        return {"m": moment, "v": moment, "step": BufferSpec((), torch.int64)}
+
+    def _allocate(self) -> None:
+        super()._allocate()
+        self._refresh()
+
+    def _import(self, buffers: Mapping[str, Any]) -> None:
+        super()._import(buffers)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        # Equal counts are a property of the data, so a run and its resumption take the same path.
+        self._counts_agree = all(bool((steps == steps[0]).all()) for steps in self._buffers["step"].values())
+
+    def _directions(self, group: list[Rows]) -> list[tuple[Tensor, Tensor]]:
+        fusable = self._counts_agree and not any(isinstance(beta, Tensor) for beta in self.betas)
+        fusable = fusable and self.inactive == "advance" and not torch.compiler.is_compiling()
+        fused = [rows for rows in group if fusable and not rows.holds_buffers]
+        found = dict(zip(map(id, fused), self._fused_directions(fused), strict=True))
+        return [found[id(rows)] if id(rows) in found else self._direction(rows) for rows in group]
+
+    def _fused_directions(self, group: list[Rows]) -> list[tuple[Tensor, Tensor]]:
+        """Return the directions of several tensors by PyTorch's fused kernel: one pass over their memory.
+
+        The kernel is given a zero to update at rate -1, so that it returns the direction itself and the rates, one
+        per member, can be applied afterwards.
+        """
+        by_dtype: dict[torch.dtype, list[Rows]] = {}
+        directions = [torch.zeros_like(rows.buffers["m"]) for rows in group]
+        for rows in group:
+            rows.buffers["step"].add_(1)
+            by_dtype.setdefault(rows.gradient.dtype, []).append(rows)
+        for dtype in by_dtype:
+            chosen = [i for i, rows in enumerate(group) if rows.gradient.dtype == dtype]
+            torch._fused_adam_(
+                [directions[i] for i in chosen],
+                [group[i].gradient.contiguous() for i in chosen],
+                [group[i].buffers["m"] for i in chosen],
+                [group[i].buffers["v"] for i in chosen],
+                [],
+                [group[i].buffers["step"][0].float() for i in chosen],
+                lr=-1.0,
+                beta1=float(self.betas[0]),
+                beta2=float(self.betas[1]),
+                weight_decay=0.0,
+                eps=self.eps,
+                amsgrad=False,
+                maximize=False,
+            )
+        return [(direction, rows.rate()) for direction, rows in zip(directions, group, strict=True)]
+
+    def _direction(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return the direction of one tensor by elementary operations."""
+        b1, b2, gradient = rows.value("beta1"), rows.value("beta2"), rows.gradient
+        steps = rows.store("step", rows.buffers["step"] + 1).double()
+        m = rows.store("m", torch.lerp(rows.buffers["m"], gradient, 1 - b1))
+        v = rows.store("v", rows.buffers["v"] * b2 + gradient * gradient * (1 - b2))
+        bias1, bias2 = (1 - torch.pow(rows.flat(name), steps) for name in ("beta1", "beta2"))
+        # sqrt(v_hat) = sqrt(v) / sqrt(1 - b2^t), per row.
+        denominator = v.sqrt().div_(rows.column(bias2.sqrt().to(v.dtype))).add_(self.eps)
+        return m / denominator, rows.rate() / bias1.to(v.dtype)

@@ -1,0 +1,347 @@
+"""The step that all three optimizers share: validate, clip, average, update rows, write new parameters.
+
+An optimizer adds only its buffers (`_buffer_specs`) and its formula (`_directions`). All buffers have one row per row
+of their parameter, so that selecting, joining, resetting, saving and loading members are the same code for all.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeGuard
+
+import torch
+from torch import Tensor
+
+from ._base import BaseOptimizer
+from ._clip import clip_by_norm, clip_by_value, joint_norms, row_norms
+from ._members import Members, Rows, TensorSpec
+from ._shared import average_over_members, finite_rows
+from ._state import compare_states
+from ._validation import LRLike, check_range, member_value
+
+# Elements of a block of rows: 2 MiB in float32, so that a block's operands stay in the last cache level between the few
+# operations on it. Measured on one EPYC core with 4 million elements: 8.8 ms, against 10.9 ms in one piece.
+BLOCK_ELEMENTS = 1 << 19
+
+
+class BufferSpec(NamedTuple):
+    """One kind of buffer: what follows its row axis, its type, what fresh rows hold, and where it lives."""
+
+    row_shape: tuple[int, ...]
+    dtype: torch.dtype
+    fill: float = 0.0
+    packed: bool = False  # the rows of all tensors in one tensor, for arithmetic on all of them at once
+
+
+@dataclass
+class Call:
+    """What one step was called with, and what it found."""
+
+    params: Mapping[str, Tensor]
+    grads: Mapping[str, Tensor]
+    mask: Tensor | None
+    values: dict[str, Any]  # Any: a float, or a tensor of shape () or (members,)
+    norms: Tensor | None = None
+    nonfinite: Tensor | None = None
+
+
+class Piece(NamedTuple):
+    """A range of rows of one tensor."""
+
+    name: str
+    start: int
+    stop: int
+
+
+class EnsembleOptimizer(BaseOptimizer):
+    """An optimizer of rows; see the module's docstring."""
+
+    _settings: ClassVar[tuple[str, ...]] = (
+        "shared_param_names",
+        "clip_value",
+        "clip_norm",
+        "shared_param_lr_multiplier",
+        "clip_scope",
+        "maximize",
+        "inactive",
+        "nonfinite",
+    )
+    _fixed_settings: ClassVar[tuple[str, ...]] = ("shared_param_names",)  # loading does not change them
+    _member_settings: ClassVar[tuple[str, ...]] = ()  # those that may be a (members,) tensor
+
+    def __init__(
+        self, params: Mapping[str, Tensor], shared_param_names: Iterable[str], lr: LRLike, *args: Any, **options: Any
+    ) -> None:  # Any: forwarded to BaseOptimizer, which checks them
+        self._members: Members | None = None
+        super().__init__(shared_param_names, lr, *args, **options)
+        self._members = Members.from_params(params, self.shared_param_names)
+        self.lr = lr
+
+    @property
+    def lr(self) -> Tensor:
+        """The learning rate, a tensor owned by the optimizer; edit it in place or assign a number or a tensor."""
+        return self._lr
+
+    @lr.setter
+    def lr(self, value: LRLike) -> None:
+        if not torch.compiler.is_compiling():
+            check_range("lr", value, 0.0, open_high=True)
+        if self._members is not None:
+            self._lr = member_value("lr", value, self._members.size, self._members.device)
+
+    @property
+    def nonfinite_counts(self) -> Tensor:
+        """The number of steps in which each member's gradient was found non-finite and handled, shape (members,)."""
+        return self._nonfinite
+
+    @property
+    def num_members(self) -> int:
+        """The number of members of the ensemble."""
+        return self._layout.size
+
+    # What an optimizer adds.
+
+    @abstractmethod
+    def _buffer_specs(self, spec: TensorSpec) -> dict[str, BufferSpec]:
+        """Return the buffers of one parameter tensor."""
+
+    @abstractmethod
+    def _directions(self, group: list[Rows]) -> list[tuple[Tensor, Tensor]]:
+        """Advance the buffers of some rows; return direction and scale of each: theta moves by -scale * direction."""
+
+    def _regularized(self, gradient: Tensor, theta: Tensor, values: dict[str, float | Tensor]) -> Tensor:
+        """Return the gradient with penalties on the parameters added."""
+        return gradient
+
+    # Buffers.
+
+    def _allocate(self) -> None:
+        """Make fresh buffers and the plan of a step."""
+        members = self._layout
+        self._nonfinite = torch.zeros(members.size, dtype=torch.int64, device=members.device)
+        self._state_specs = self._tensors_with_state()
+        self._offsets: dict[str, int] = {}
+        total = 0
+        for name, spec in self._state_specs.items():
+            self._offsets[name] = total
+            total += spec.rows
+        self._packed: dict[str, Tensor] = {}
+        self._buffers: dict[str, dict[str, Tensor]] = {}
+        for name, spec in self._state_specs.items():
+            for kind, wanted in self._buffer_specs(spec).items():
+                self._buffers.setdefault(kind, {})[name] = self._fresh(kind, name, wanted, total)
+        limit = BLOCK_ELEMENTS * torch.get_num_threads() if members.device.type == "cpu" else None
+        self._blocked_plan = self._plan(limit)
+        self._whole_plan = self._plan(None)
+
+    def _fresh(self, kind: str, name: str, wanted: BufferSpec, total: int) -> Tensor:
+        """Return a new buffer of one tensor, a part of the one for all tensors where packed."""
+        rows, device = self._state_specs[name].rows, self._layout.device
+        if not wanted.packed:
+            return torch.full((rows, *wanted.row_shape), wanted.fill, dtype=wanted.dtype, device=device)
+        if kind not in self._packed:
+            self._packed[kind] = torch.full((total, *wanted.row_shape), wanted.fill, dtype=wanted.dtype, device=device)
+        return self._packed[kind].narrow(0, self._offsets[name], rows)
+
+    def _tensors_with_state(self) -> dict[str, TensorSpec]:
+        """Return the tensors that carry buffers, shared ones last; empty ones have nothing to update."""
+        specs = {name: spec for name, spec in self._layout.specs.items() if spec.width > 0}
+        return dict(sorted(specs.items(), key=lambda item: item[1].shared))
+
+    def _elements_per_row(self, spec: TensorSpec) -> int:
+        """Return how many elements a row of a tensor brings into the cache, relative to a plain update's."""
+        return spec.width
+
+    def _plan(self, limit: int | None) -> list[list[Piece]]:
+        """Divide all rows, in order, into groups of about `limit` elements; None makes one group."""
+        groups: list[list[Piece]] = [[]]
+        filled = 0
+        for name, spec in self._state_specs.items():
+            weight = self._elements_per_row(spec)
+            height = spec.rows if limit is None else max(1, limit // weight)
+            for start in range(0, spec.rows, height):
+                stop = min(start + height, spec.rows)
+                cost = (stop - start) * weight
+                if limit is not None and groups[-1] and filled + cost > limit:
+                    groups.append([])
+                    filled = 0
+                groups[-1].append(Piece(name, start, stop))
+                filled += cost
+        return groups
+
+    # The step.
+
+    @property
+    def _layout(self) -> Members:
+        if self._members is None:
+            raise RuntimeError("The optimizer has no layout before its parameters are given.")
+        return self._members
+
+    @torch.no_grad()
+    def _step(
+        self, params: Mapping[str, Tensor], grads: Mapping[str, Tensor], mask: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Return the parameters after one step of the active members."""
+        self._layout.check_step(params, grads, mask)
+        call = Call(params, grads, mask, self._member_values())
+        if self.clip_scope == "member" and self.clip_norm is not None:
+            call.norms = joint_norms(self._clamped(call, name) for name in self._layout.specs)
+        outputs: dict[str, Tensor] = {}
+        for pieces in self._whole_plan if torch.compiler.is_compiling() else self._blocked_plan:
+            group = [self._rows(call, piece, outputs) for piece in pieces]
+            for rows, (direction, scale) in zip(group, self._directions(group), strict=True):
+                new = rows.moved(direction, scale)
+                if rows.out is None:
+                    outputs[rows.name] = new
+        if call.nonfinite is not None:
+            self._nonfinite.add_(call.nonfinite)
+        return self._finished(call, outputs)
+
+    def _member_values(self) -> dict[str, float | Tensor]:
+        """Return the learning rate and the hyper-parameters, floats or tensors of shape () or (members,)."""
+        size = self._layout.size
+        rate = self._lr.reshape(() if self._lr.numel() != size or self._lr.ndim == 0 else (size,))
+        return {"lr": rate, **{name: getattr(self, name) for name in self._member_settings}}
+
+    def _clamped(self, call: Call, name: str, rows: slice = slice(None)) -> Tensor:
+        """Return some members' rows of a gradient in computing precision, penalized and clipped by value."""
+        spec = self._layout.specs[name]
+        gradient = call.grads[name][rows].to(spec.compute_dtype)
+        theta = call.params[name][None] if spec.shared else call.params[name][rows]
+        values = {key: value[rows] if _per_member(value) else value for key, value in call.values.items()}
+        return clip_by_value(
+            self._regularized(-gradient if self.maximize else gradient, theta, values), self.clip_value
+        )
+
+    def _clipped(self, call: Call, name: str, rows: slice = slice(None)) -> Tensor:
+        """Return some members' rows of a gradient, ready to be used."""
+        gradient = self._clamped(call, name, rows)
+        if self.clip_norm is None or gradient.numel() == 0:
+            return gradient
+        norms = row_norms(gradient) if call.norms is None else call.norms[rows]
+        return clip_by_norm(gradient, norms, self.clip_norm)
+
+    def _rows(self, call: Call, piece: Piece, outputs: dict[str, Tensor]) -> Rows:
+        """Return what an update of some rows of one tensor needs."""
+        name, start, stop = piece
+        spec = self._state_specs[name]
+        if spec.shared:
+            return self._shared_row(call, name)
+        rows = slice(None) if stop - start == spec.rows else slice(start, stop)
+        buffers = {kind: tensors[name][rows] for kind, tensors in self._buffers.items() if kind not in self._packed}
+        values = {key: value[rows] if _per_member(value) else value for key, value in call.values.items()}
+        mask = None if call.mask is None else call.mask[rows]
+        freezes = mask is not None and self.inactive == "freeze"
+        theta, gradient = self._operands(call, name, rows)
+        out = None
+        if stop - start < spec.rows:
+            if name not in outputs:
+                outputs[name] = torch.empty((spec.rows, *spec.row_shape), dtype=theta.dtype, device=theta.device)
+            out = outputs[name][rows]
+        return Rows(name, start, theta, gradient, mask, freezes, values, buffers, out)
+
+    def _operands(self, call: Call, name: str, rows: slice) -> tuple[Tensor, Tensor]:
+        """Return some rows of a batched parameter and of its clipped gradient."""
+        return call.params[name][rows], self._clipped(call, name, rows)
+
+    def _shared_row(self, call: Call, name: str) -> Rows:
+        """Return a shared parameter as one row, driven by the average over the active members."""
+        gradient = self._clipped(call, name)
+        mask = call.mask
+        if self.nonfinite == "skip":
+            finite = finite_rows(gradient)
+            lost = ~finite if mask is None else mask & ~finite
+            call.nonfinite = lost if call.nonfinite is None else call.nonfinite | lost
+            mask = finite if mask is None else mask & finite
+        keys = [key for key, value in call.values.items() if _per_member(value)]
+        columns = [value.double() for value in call.values.values() if _per_member(value)]
+        stacked = torch.stack(columns, 1) if columns else gradient.new_empty((len(gradient), 0), dtype=torch.float64)
+        average = average_over_members(gradient, stacked, mask)
+        values = {**call.values, **{key: average.values[i : i + 1] for i, key in enumerate(keys)}}
+        values["lr"] = values["lr"] * self.shared_param_lr_multiplier
+        buffers = {kind: tensors[name] for kind, tensors in self._buffers.items() if kind not in self._packed}
+        theta = call.params[name][None]
+        return Rows(name, 0, theta, average.gradient, average.active, average.active is not None, values, buffers)
+
+    def _finished(self, call: Call, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the new parameters by name, in the order in which the old ones came."""
+        new = {}
+        for name, tensor in call.params.items():
+            if name not in outputs:
+                new[name] = tensor.detach().clone()
+            else:
+                new[name] = outputs[name][0] if self._layout.specs[name].shared else outputs[name]
+        return new
+
+    # State.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a snapshot of the learning rate, the settings and the buffers.
+
+        Buffers are dicts of tensors by parameter name; those of batched parameters have the members on the leading
+        dimension, those of shared ones have not. Buffers are float32 at least, whatever the parameters' precision.
+
+        Returns
+        -------
+        dict of str -> Any
+            Owned copies; later steps do not change them.
+        """
+        settings = {name: _owned(getattr(self, name)) for name in self._settings}
+        return {"lr": self._lr.clone(), **settings, "nonfinite_counts": self._nonfinite.clone(), **self._exported()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the state written by `state_dict`; every field must be present.
+
+        Parameters
+        ----------
+        state_dict : dict of str -> Any
+            What `state_dict` returned, of an optimizer for the same parameters.
+
+        Raises
+        ------
+        KeyError, ValueError
+            If fields are missing or do not fit; the message lists them all, and nothing has changed.
+        """
+        expected = self.state_dict()
+        missing, misfits = compare_states(expected, state_dict, fixed=self._fixed_settings)
+        if missing or misfits:
+            raise (KeyError if missing else ValueError)(
+                "The state does not fit: " + "; ".join([*missing, *misfits]) + "."
+            )
+        for name in self._settings:
+            setattr(self, name, _owned(state_dict[name]))
+        self.lr = state_dict["lr"]
+        self._nonfinite.copy_(state_dict["nonfinite_counts"])
+        self._import(state_dict)
+
+    def _exported_buffers(self) -> dict[str, dict[str, Tensor]]:
+        """Return the buffers as `state_dict` shows them, all with a row axis."""
+        return self._buffers
+
+    def _exported(self) -> dict[str, dict[str, Tensor]]:
+        """Return owned copies of the buffers, those of shared parameters without the row axis."""
+        return {
+            kind: {
+                name: (tensor[0] if self._state_specs[name].shared else tensor).clone()
+                for name, tensor in named.items()
+            }
+            for kind, named in self._exported_buffers().items()
+        }
+
+    def _import(self, buffers: Mapping[str, Any]) -> None:
+        """Overwrite all buffers with those of a state."""
+        for kind, named in self._buffers.items():
+            for name, tensor in named.items():
+                tensor.copy_(buffers[kind][name])
+
+
+def _per_member(value: object) -> TypeGuard[Tensor]:
+    """Tell a tensor with one entry per member from a number."""
+    return isinstance(value, Tensor) and value.ndim > 0
+
+
+def _owned(value: Any) -> Any:  # Any: a setting of any type
+    """Return a value that later changes of the original do not reach."""
+    return value.clone() if isinstance(value, Tensor) else value

@@ -1,0 +1,147 @@
+"""SGD with momentum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ._ensemble import BufferSpec, EnsembleOptimizer
+from ._members import Rows, TensorSpec
+from ._validation import LRLike, check_flag, check_range, per_member
+
+
+class BatchedSGD(EnsembleOptimizer):
+    """SGD with momentum, batched over the ensemble.
+
+    Per member and parameter tensor, with g the gradient plus `weight_decay` * theta, then clipped::
+
+        v = momentum * v + g
+        theta = theta - lr * (momentum * v + g)     (nesterov=True)
+        theta = theta - lr * v                      (nesterov=False)
+
+    Members with `active_mask` False in `step` keep their parameters bit for bit; their momentum buffer still advances,
+    unless `inactive='freeze'`. A shared parameter is updated once, from the average of the active members' clipped
+    gradients; without an active member it and its buffer stay as they are.
+
+    Parameters
+    ----------
+    params : dict of str -> Tensor, shape (members, ...)
+        Initial parameters; they set the shapes of the momentum buffers.
+    shared_param_names : iterable of str
+        Names of the parameters shared by every member; these have no ensemble dimension.
+    lr : float or Tensor, shape (), (1,), (members,) or (members, 1)
+        Learning rate, in [0, inf).
+    momentum : float or Tensor, shape (members,)
+        Momentum coefficient, in [0, 1). Default 0.9.
+    weight_decay : float or Tensor, shape (members,)
+        L2 penalty added to the gradient (coupled, not decoupled), in [0, inf). Default 0.
+    nesterov : bool
+        Use the Nesterov form of the update. Default True.
+    clip_value, clip_norm, shared_param_lr_multiplier
+        See `BaseOptimizer`.
+    **options
+        The keywords of `BaseOptimizer`: `clip_scope`, `maximize`, `inactive`, `nonfinite`.
+
+    Notes
+    -----
+    The first step has v = g. A hyper-parameter that differs between members acts on a shared parameter by its mean
+    over the active members.
+
+    References
+    ----------
+    I. Sutskever, J. Martens, G. Dahl, G. Hinton, "On the importance of initialization and momentum in deep learning",
+    ICML 2013, in the form of `torch.optim.SGD` (the rate multiplies the velocity rather than entering it).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from batched_optim import BatchedSGD
+    >>> params = {"w": torch.tensor([[1.0], [1.0]])}
+    >>> optimizer = BatchedSGD(params, [], lr=torch.tensor([0.5, 0.25]), momentum=0.0)
+    >>> optimizer.step(params, {"w": params["w"]})["w"].tolist()
+    [[0.5], [0.75]]
+    """
+
+    _settings: ClassVar[tuple[str, ...]] = (*EnsembleOptimizer._settings, "momentum", "weight_decay", "nesterov")
+    _member_settings: ClassVar[tuple[str, ...]] = ("momentum", "weight_decay")
+
+    def __init__(
+        self,
+        params: dict[str, Tensor],
+        shared_param_names: Iterable[str],
+        lr: LRLike,
+        momentum: LRLike = 0.9,
+        weight_decay: LRLike = 0.0,
+        nesterov: bool = True,
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        shared_param_lr_multiplier: float = 1.0,
+        **options: Any,  # Any: checked by BaseOptimizer
+    ) -> None:
+        super().__init__(params, shared_param_names, lr, clip_value, clip_norm, shared_param_lr_multiplier, **options)
+        check_range("momentum", momentum, 0.0, 1.0, open_high=True)
+        check_range("weight_decay", weight_decay, 0.0, open_high=True)
+        check_flag("nesterov", nesterov)
+        size, device = self._layout.size, self._layout.device
+        self.momentum = per_member("momentum", momentum, size, device)
+        self.weight_decay = per_member("weight_decay", weight_decay, size, device)
+        self.nesterov = nesterov
+        self._allocate()
+
+    def step(
+        self, params: dict[str, Tensor], grads: dict[str, Tensor], active_mask: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Take one optimizer step for every active member.
+
+        Parameters
+        ----------
+        params : dict of str -> Tensor, shape (members, ...)
+            Current parameters, with the members on the leading dimension; shared ones without it.
+        grads : dict of str -> Tensor, shape (members, ...)
+            Their gradients, with the same keys; those of shared parameters stacked, one row per member.
+        active_mask : Tensor, shape (members,), bool, or None
+            True for the members that step; None steps every member.
+
+        Returns
+        -------
+        dict of str -> Tensor
+            The new parameters, with the same keys, order and shapes. The arguments are not changed.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If an argument does not fit the initial parameters. Nothing has changed then.
+        """
+        return self._step(params, grads, active_mask)
+
+    def _buffer_specs(self, spec: TensorSpec) -> dict[str, BufferSpec]:
+        return {"momentum_buffer": BufferSpec(spec.row_shape, spec.compute_dtype)}
+
+    def _regularized(self, gradient: Tensor, theta: Tensor, values: dict[str, float | Tensor]) -> Tensor:
+        decay = values["weight_decay"]
+        if isinstance(decay, Tensor):
+            column = decay.to(gradient.dtype).reshape(-1, *[1] * (gradient.ndim - 1))
+            return torch.addcmul(gradient, column, theta.to(gradient.dtype))
+        return gradient if decay == 0.0 else gradient.add(theta, alpha=decay)
+
+    def _directions(self, group: list[Rows]) -> list[tuple[Tensor, Tensor]]:
+        return [self._direction(rows) for rows in group]
+
+    def _direction(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        momentum, gradient = rows.value("momentum"), rows.gradient
+        velocity = rows.buffers["momentum_buffer"]
+        velocity = rows.store(
+            "momentum_buffer", _add(gradient, velocity, momentum, None if rows.holds_buffers else velocity)
+        )
+        direction = _add(gradient, velocity, momentum, None) if self.nesterov else velocity
+        return direction, rows.rate()
+
+
+def _add(gradient: Tensor, velocity: Tensor, momentum: float | Tensor, out: Tensor | None) -> Tensor:
+    """Return gradient + momentum * velocity."""
+    if isinstance(momentum, Tensor):
+        return torch.addcmul(gradient, velocity, momentum, out=out)
+    return torch.add(gradient, velocity, alpha=momentum, out=out)
