@@ -161,8 +161,8 @@ def fields_in(values: object) -> dict[str, Any]:
     version = fields.pop("schema_version", SCHEMA_VERSION)
     if type(version) is not int or version != SCHEMA_VERSION:
         raise ValueError(
-            f"`schema_version` must be {SCHEMA_VERSION}, got {version!r:.80}. Leave it out, or read the document with the release "
-            "of etrace-config that wrote it."
+            f"`schema_version` must be {SCHEMA_VERSION}, got {version!r:.80}. "
+            "Leave it out, or read the document with the release of etrace-config that wrote it."
         )
     return fields
 

@@ -175,7 +175,7 @@ RULES: tuple[Rule, ...] = (
         rejects="'jacobian' on the x-side of `temporal_recursion`",
         because="the input-side trace involves no Jacobian",
         conflict="`temporal_recursion={temporal_recursion}` has 'jacobian' on its x-side",
-        instead="Use `temporal_recursion=('scalar_leak', {recursion_f!r})`.",
+        instead="Use 'scalar_leak' on that side of `temporal_recursion`.",
         is_violated=lambda f: f.trace_factorization == "io_factorized" and f.temporal_recursion[0] == "jacobian",
     ),
     Rule(
