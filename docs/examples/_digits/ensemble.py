@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import batched_optim as bo
 import numpy as np
 import torch
 from tqdm import tqdm
+
+import batched_optim as bo
 
 from .data import images
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import brainstate
 import braintools
-import etrace_engines as ee
 import jax
 import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
+
+import etrace_engines as ee
 
 from .data import Digits, sequences
 
