@@ -45,8 +45,9 @@ def main(argument: str) -> None:
     found = fragments()
     if argument == "--check":
         return
-    title, _, earlier = CHANGELOG.read_text(encoding="utf-8").partition("\n\n")
-    CHANGELOG.write_text(f"{title}\n\n{section(argument, found)}\n{earlier}".rstrip() + "\n", encoding="utf-8")
+    title, _, earlier = CHANGELOG.read_text(encoding="utf-8").partition("\n")
+    parts = (title, section(argument, found).strip(), earlier.strip())
+    CHANGELOG.write_text("\n\n".join(filter(None, parts)) + "\n", encoding="utf-8")
     for paths in found.values():
         for path in paths:
             path.unlink()
