@@ -51,7 +51,17 @@ AXES: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 
 class Coefficient(NamedTuple):
-    """A numeric field: the axis and value it belongs to, and its legal range in words."""
+    """A numeric field.
+
+    Parameters
+    ----------
+    axis : str
+        The axis to which it belongs.
+    value : str
+        The value of that axis that needs it.
+    legal : str
+        Its legal range in words.
+    """
 
     axis: str
     value: str

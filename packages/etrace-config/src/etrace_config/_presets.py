@@ -39,7 +39,8 @@ def d_rtrl() -> ETraceConfig:
 def pp_prop(decay_or_rank: DecayOrRank) -> ETraceConfig:
     """Return pp-prop (ES-D-RTRL): an input-side and an output-side factor instead of a trace per element.
 
-    ``ex <- a * ex + x`` and ``ef <- a * D * ef + (1 - a) * Df``; the gradient is the product of the two factors.
+    ``ex <- a * ex + x`` and ``ef <- a * D * ef + (1 - a) * Df``. The gradient after t steps is the signal times
+    ``ex (x) ef / (1 - a^t)``.
 
     Parameters
     ----------
@@ -159,7 +160,7 @@ def ostl_recurrent() -> ETraceConfig:
     References
     ----------
     T. Bohnstingl, S. Woźniak, A. Pantazi and E. Eleftheriou, "Online spatio-temporal learning in deep neural
-    networks", IEEE Transactions on Neural Networks and Learning Systems, 2022, section III.
+    networks", IEEE Transactions on Neural Networks and Learning Systems, 2022.
     https://doi.org/10.1109/TNNLS.2022.3153985
 
     Examples
@@ -189,6 +190,11 @@ def ostl_feedforward(decay_or_rank: DecayOrRank = 1e-6) -> ETraceConfig:
         If the decay is outside [0, 1) or the rank is below 1.
     TypeError
         If `decay_or_rank` is not a number.
+
+    Notes
+    -----
+    The paper's trace of a layer without recurrent weights carries each neuron's own leak; the default decay drops it, and
+    a larger one keeps a smoothed part of it.
 
     References
     ----------

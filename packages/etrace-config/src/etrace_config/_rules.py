@@ -11,7 +11,7 @@ from ._axes import AXES, COEFFICIENTS, Fields
 class Violation(NamedTuple):
     """A broken rule: its number and name in the matrix, and the message that the constructor raises.
 
-    Attributes
+    Parameters
     ----------
     number : str
         The number of the rule, or ``'-'`` for a value that is illegal by itself.
@@ -29,7 +29,7 @@ class Violation(NamedTuple):
 class Rule(NamedTuple):
     """A row of the compatibility matrix.
 
-    Attributes
+    Parameters
     ----------
     number : str
         The number under which the documentation cites the rule; letters belong to the canonical form.
@@ -145,7 +145,7 @@ RULES: tuple[Rule, ...] = (
         rejects="a positive `decay` where `temporal_recursion` is 'none'",
         because="a trace that forgets its past has nothing to discount",
         conflict="`decay={decay}` is set but `temporal_recursion` is {temporal_recursion!r}",
-        instead="Use `temporal_recursion='scalar_leak'` on that side, or give it a decay of 0 (or None for all).",
+        instead="Use `temporal_recursion='scalar_leak'`, or drop `decay` (under 'io_factorized', 0 on that side).",
         is_violated=_has_discounted_none,
     ),
     Rule(
@@ -165,7 +165,7 @@ RULES: tuple[Rule, ...] = (
         because="the scope only shapes the hidden-to-hidden Jacobian D, and D is not used",
         conflict="`recurrence_scope={recurrence_scope!r}` is set but the `temporal_recursion` that consumes it is "
         "{recursion_f!r}",
-        instead="Use `recurrence_scope='diagonal'`, or 'jacobian' as the recursion (with a positive f-side `decay` "
+        instead="Use `recurrence_scope='diagonal'`, or `temporal_recursion='jacobian'` (with a positive f-side `decay` "
         "under 'io_factorized').",
         is_violated=lambda f: f.recurrence_scope != "diagonal" and consuming_recursion(f) != "jacobian",
     ),
@@ -224,7 +224,7 @@ RULES: tuple[Rule, ...] = (
         name="projection-scope",
         rejects="'random_projection' with a `recurrence_scope` other than 'coupled'",
         because="the unbiased estimator rolls the full within-group Jacobian",
-        conflict="`recurrence_scope={recurrence_scope!r}` is set but `trace_factorization` is 'random_projection'",
+        conflict="`trace_factorization='random_projection'` is set but `recurrence_scope` is {recurrence_scope!r}",
         instead="Use `recurrence_scope='coupled'` (without `sparse_n`), or `trace_factorization='per_param'`.",
         is_violated=lambda f: f.trace_factorization == "random_projection" and f.recurrence_scope != "coupled",
     ),

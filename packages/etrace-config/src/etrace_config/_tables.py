@@ -66,8 +66,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
 def fill(page: str) -> str:
     """Return a page with the text between `<!-- table NAME -->` and `<!-- end -->` replaced by that table."""
     return re.sub(
-        r"(<!-- table (\w+) -->\n).*?(\n<!-- end -->)",
-        lambda found: f"{found[1]}{TABLES[found[2]]()}{found[3]}",
+        r"(<!-- table (\w+) -->\n).*?(<!-- end -->)",
+        lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n\n{found[3]}",
         page,
         flags=re.DOTALL,
     )
