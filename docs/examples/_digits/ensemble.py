@@ -27,8 +27,6 @@ CENTRES = 24
 CLASSES = 10
 SHARED = ("bias",)
 
-OPTIMIZERS = {"sgd": bo.BatchedSGD, "adam": bo.BatchedAdam, "lbfgs": bo.BatchedLBFGS}
-
 Tensors = dict[str, torch.Tensor]
 
 
@@ -137,7 +135,7 @@ class Ensemble:
         self.fit, self.data, self.scores = fit, data, SCORES[fit.family]
         self.params = initial_parameters(fit.family, data.train_x)
         self.rates = torch.logspace(*np.log10(fit.rates).tolist(), MEMBERS)
-        self.optimizer = OPTIMIZERS[fit.optimizer](self.params, SHARED, lr=self.rates)
+        self.optimizer = bo.make_optimizer(fit.optimizer, self.params, SHARED, lr=self.rates)
         self.axes = {name: None if name in SHARED else 0 for name in self.params}
         self.gradient = torch.func.vmap(torch.func.grad_and_value(self.loss), in_dims=(self.axes, 0, None))
 

@@ -17,7 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-import etrace_engines as ee
+import etrace_config
+import etrace_engines
+from etrace_config import ETraceConfig
 
 from .data import Digits, sequences
 
@@ -100,13 +102,13 @@ def by_backpropagation(task: Task) -> tuple[dict[Any, Any], Gradient]:
     return parameters, gradient
 
 
-def by_rule(rule: Callable[..., Any]) -> Callable[[Task], tuple[dict[Any, Any], Gradient]]:
+def by_rule(rule: Callable[[Task], ETraceConfig]) -> Callable[[Task], tuple[dict[Any, Any], Gradient]]:
     """Return the same for a gradient that an online rule of `etrace_engines` accumulates while the model runs."""
 
     def build(task: Task) -> tuple[dict[Any, Any], Gradient]:
         inputs = 64 // task.steps
         model = new_reader(inputs, BATCH)
-        learner = ee.compile(model, rule(task), jnp.zeros((BATCH, inputs)), batch_size=BATCH)
+        learner = etrace_engines.compile(model, rule(task), jnp.zeros((BATCH, inputs)), batch_size=BATCH)
 
         def gradient(xs: jax.Array, labels: jax.Array) -> tuple[dict[Any, Any], jax.Array]:
             learner.reset_state()
@@ -126,8 +128,8 @@ def by_rule(rule: Callable[..., Any]) -> Callable[[Task], tuple[dict[Any, Any], 
 
 METHODS: dict[str, Callable[[Task], tuple[dict[Any, Any], Gradient]]] = {
     "BPTT": by_backpropagation,
-    "D-RTRL": by_rule(lambda task: ee.D_RTRL),
-    "pp-prop": by_rule(lambda task: lambda model, **options: ee.pp_prop(model, task.smoothing, **options)),
+    "D-RTRL": by_rule(lambda task: etrace_config.d_rtrl()),
+    "pp-prop": by_rule(lambda task: etrace_config.pp_prop(task.smoothing)),
 }
 
 

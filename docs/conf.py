@@ -1,0 +1,61 @@
+"""The manual's settings; the API reference is generated from each package's `__all__`."""
+
+import importlib
+import inspect
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+DOCS = Path(__file__).parent
+PACKAGES = sorted(path.name for path in (DOCS.parent / "packages").iterdir())
+
+project = "Ensembles and online learning"
+copyright = "the contributors"
+extensions = ["myst_parser", "numpydoc", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.viewcode"]
+exclude_patterns = ["_build", "examples"]
+templates_path: list[str] = []
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+autodoc_typehints = "none"  # numpydoc's sections say it in words, with shapes
+autodoc_member_order = "bysource"
+numpydoc_show_class_members = False
+numpydoc_class_members_toctree = False
+
+html_theme = "furo"
+html_title = project
+html_static_path = ["_static"]
+
+
+def reference(package: str) -> str:
+    """Return a page with one entry for each public name of a package."""
+    module = importlib.import_module(package.replace("-", "_"))
+    lines = [package, "=" * len(package), "", f".. currentmodule:: {module.__name__}", ""]
+    for name in sorted(set(module.__all__) - {"__version__"}, key=str.lower):
+        entry = getattr(module, name)
+        lines += [name, "-" * len(name), "", f".. {directive(entry)}:: {name}"]
+        lines += ["   :members:", ""] if inspect.isclass(entry) else [""]
+    return "\n".join(lines)
+
+
+def directive(entry: object) -> str:
+    """Return the autodoc directive for a public object."""
+    if inspect.isclass(entry):
+        return "autoexception" if issubclass(entry, BaseException) else "autoclass"
+    return "autofunction" if inspect.isroutine(entry) else "autodata"
+
+
+def write_reference(app: Sphinx) -> None:
+    """Write the reference pages that changed, before Sphinx reads its sources."""
+    folder = DOCS / "reference" / "generated"
+    folder.mkdir(parents=True, exist_ok=True)
+    for package in PACKAGES:
+        page, text = folder / f"{package}.rst", reference(package)
+        if not page.exists() or page.read_text(encoding="utf-8") != text:
+            page.write_text(text, encoding="utf-8")
+
+
+def setup(app: Sphinx) -> None:
+    """Hook the reference into the build."""
+    app.connect("builder-inited", write_reference)
