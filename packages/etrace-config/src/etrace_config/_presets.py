@@ -193,8 +193,8 @@ def ostl_feedforward(decay_or_rank: DecayOrRank = 1e-6) -> ETraceConfig:
 
     Notes
     -----
-    The paper's trace of a layer without recurrent weights carries each neuron's own leak; the default decay drops it, and
-    a larger one keeps a smoothed part of it.
+    The paper's trace of a layer without recurrent weights carries each neuron's own leak; the default decay drops it,
+    and a larger one keeps a smoothed part of it.
 
     References
     ----------

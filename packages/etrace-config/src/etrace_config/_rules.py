@@ -55,15 +55,6 @@ class Rule(NamedTuple):
     instead: str
     is_violated: Callable[[Fields], bool]
 
-    def violation(self, fields: Fields) -> Violation:
-        """Return the violation that these fields commit."""
-        not_run = ", ".join(
-            f"`{name}={value!r}`" for name, value in fields._asdict().items() if (name, value) in NOT_RUN
-        )
-        words = {**fields._asdict(), "recursion_f": consuming_recursion(fields), "not_run": not_run}
-        conflict = self.conflict.format(**words)
-        return Violation(self.number, self.name, f"{conflict}: {self.because}. {self.instead}")
-
 
 #: Recognised (field, value) pairs that no engine runs. Every one runs today; a value that is announced before
 #: its engine exists goes here.
@@ -271,4 +262,10 @@ RULES: tuple[Rule, ...] = (
 
 def violations(canonical: Fields) -> Iterator[Violation]:
     """Yield every rule that the canonical fields break, in the order of the matrix."""
-    return (rule.violation(canonical) for rule in RULES if rule.is_violated(canonical))
+    return (_violation(rule, canonical) for rule in RULES if rule.is_violated(canonical))
+
+
+def _violation(rule: Rule, fields: Fields) -> Violation:
+    not_run = ", ".join(f"`{name}={value!r}`" for name, value in fields._asdict().items() if (name, value) in NOT_RUN)
+    words = {**fields._asdict(), "recursion_f": consuming_recursion(fields), "not_run": not_run}
+    return Violation(rule.number, rule.name, f"{rule.conflict.format(**words)}: {rule.because}. {rule.instead}")
