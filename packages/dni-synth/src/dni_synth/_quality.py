@@ -1,0 +1,244 @@
+"""How good the estimates are, and whether they help."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._fit.joint import joint_gradient
+from ._fit.separate import attached
+from ._groups import Path
+from ._sequence import ContextFn, Windows, cut
+from ._targets import Targets, carried, lambda_targets, preserved
+from ._window import Boundary, Injection
+
+Verdict = Literal["helps", "neutral", "harmful"]
+# Below this relative difference a gradient counts as equal to the exact one; float32 sums over a sequence reach it.
+EQUAL = 1e-4
+# Change of the end-to-end cosine that counts.
+MARGIN = 0.01
+
+
+@dataclass(frozen=True)
+class BoundaryQuality:
+    """Quality of the estimates of one hidden group at one boundary.
+
+    Parameters
+    ----------
+    boundary : int
+        Number of the window that ends here, from 0.
+    group : str
+        The hidden group.
+    r2 : float
+        Share of the true gradient's square that the estimate explains, 1 - |M - G|^2 / |G|^2: 1 for a perfect
+        estimate, 0 for none, negative for one that is worse than none.
+    cosine : float
+        Cosine of estimate and true gradient.
+    norm_ratio : float
+        Norm of the estimate over that of the true gradient.
+    """
+
+    boundary: int
+    group: str
+    r2: float
+    cosine: float
+    norm_ratio: float
+
+
+@dataclass(frozen=True)
+class DNIReport:
+    """What `dni_report` found; printing it gives a table with the verdict in the last line.
+
+    Parameters
+    ----------
+    boundaries : tuple of BoundaryQuality
+        One for each boundary that something follows, and hidden group.
+    cosine : float
+        Cosine of the gradient with the synthesiser and the exact one, over the parameters whose truncated gradient is
+        not exact.
+    truncated_cosine : float
+        The same without the synthesiser.
+    verdict : {'helps', 'neutral', 'harmful'}
+        Whether the first exceeds the second by more than 0.01, or falls below it by more.
+    """
+
+    boundaries: tuple[BoundaryQuality, ...]
+    cosine: float
+    truncated_cosine: float
+    verdict: Verdict
+
+    def __str__(self) -> str:
+        width = max((len(row.group) for row in self.boundaries), default=5)
+        lines = [f"{'boundary':>8}  {'group':<{width}}  {'R2':>8}  {'cosine':>7}  {'norm':>7}"]
+        lines += [
+            f"{row.boundary:>8}  {row.group:<{width}}  {row.r2:>8.3f}  {row.cosine:>7.3f}  {row.norm_ratio:>7.3f}"
+            for row in self.boundaries
+        ]
+        lines.append(
+            f"gradient against BPTT: cosine {self.cosine:.4f} with the synthesiser, "
+            f"{self.truncated_cosine:.4f} without it: {self.verdict}"
+        )
+        return "\n".join(lines)
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draw R2, cosine and norm ratio against the boundary.
+
+        Parameters
+        ----------
+        path : path-like
+            Image file to write; its suffix selects the format.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is missing; ``pip install "dni-synth[plot]"``.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ImportError('`plot` needs matplotlib: pip install "dni-synth[plot]".') from error
+        figure = Figure(figsize=(9, 3), layout="constrained")
+        for axes, name in zip(figure.subplots(1, 3), ("r2", "cosine", "norm_ratio"), strict=True):
+            for group in dict.fromkeys(row.group for row in self.boundaries):
+                rows = [row for row in self.boundaries if row.group == group]
+                axes.plot([row.boundary for row in rows], [getattr(row, name) for row in rows], "o-", label=group)
+            axes.set(xlabel="boundary", title=name.replace("_", " "))
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside right")
+        figure.savefig(path)
+
+
+def dni_report(
+    learner: Any,
+    *sequences: Any,
+    step_fn: Callable[..., Any],
+    chunk_size: int | None = None,
+    mask: Any = None,
+    weights: Any = None,
+    context_fn: ContextFn | None = None,
+    done: Any = None,
+) -> DNIReport:
+    """Compare the estimates with the true gradients, and the resulting gradient with BPTT.
+
+    All states are afterwards as they were. It runs the sequence backwards window by window and once as a whole: meant
+    for a small batch.
+
+    Parameters
+    ----------
+    learner : DNI
+        A compiled learner with a synthesiser attached.
+    *sequences, step_fn, chunk_size, mask, weights, context_fn, done
+        As for `DNI.etrace_grad`; `chunk_size` must be given.
+
+    Returns
+    -------
+    DNIReport
+        Quality per boundary and group, the two end-to-end cosines, and a verdict.
+
+    Raises
+    ------
+    RuntimeError
+        If no synthesiser is attached.
+    ValueError
+        If the sequences cannot be cut, or `chunk_size` is missing.
+    """
+    injection = attached(learner)
+    if chunk_size is None:
+        raise ValueError(
+            "`chunk_size` must be given: the report compares windows of that length with the whole sequence."
+        )
+    windows = cut(
+        sequences,
+        step_fn,
+        injection.batch_shape,
+        chunk_size=chunk_size,
+        mask=mask,
+        weights=weights,
+        done=done,
+        context_fn=context_fn if injection.context_dim else None,
+    )
+    truth = lambda_targets(learner, windows, 1.0)
+    used, truncated, exact = (gradient(learner, windows, kind) for kind in ("use", "off", "exact"))
+    cosine, truncated_cosine = compare(used, truncated, exact)
+    return DNIReport(
+        boundaries=tuple(boundary_rows(injection, truth)),
+        cosine=cosine,
+        truncated_cosine=truncated_cosine,
+        verdict=verdict_of(cosine - truncated_cosine),
+    )
+
+
+def verdict_of(gain: float) -> Verdict:
+    """Return what a change of the cosine means."""
+    if abs(gain) <= MARGIN:
+        return "neutral"
+    return "helps" if gain > 0 else "harmful"
+
+
+def gradient(learner: Any, windows: Windows, kind: str) -> dict[Path, np.ndarray]:
+    """Return the gradient of the summed loss: with the synthesiser, without it, or exact."""
+    states = carried(learner)
+    with preserved(states):
+        result = joint_gradient(
+            learner,
+            windows.merged() if kind == "exact" else windows,
+            injecting=kind == "use",
+            fitting=False,
+            mixing=0.0,
+        )
+    leaves = {path: jax.tree.leaves(value) for path, value in result.gradients.items()}
+    return {path: np.concatenate([np.ravel(leaf) for leaf in found]) for path, found in leaves.items()}
+
+
+def compare(
+    used: dict[Path, np.ndarray], truncated: dict[Path, np.ndarray], exact: dict[Path, np.ndarray]
+) -> tuple[float, float]:
+    """Return both cosines with the exact gradient, over the parameters that truncation gets wrong."""
+    wrong = [
+        path for path, g in exact.items() if np.linalg.norm(truncated[path] - g) > EQUAL * max(np.linalg.norm(g), 1e-30)
+    ]
+    if not wrong:
+        return 1.0, 1.0
+    first, second, truth = (np.concatenate([g[path] for path in wrong]) for g in (used, truncated, exact))
+    return cosine_of(first, truth), cosine_of(second, truth)
+
+
+def cosine_of(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the cosine of two arrays, 0 where one of them is zero."""
+    norms = float(np.linalg.norm(first)) * float(np.linalg.norm(second))
+    return float(np.vdot(first, second)) / norms if norms else 0.0
+
+
+def boundary_rows(injection: Injection, truth: Targets) -> list[BoundaryQuality]:
+    """Return one row for each boundary that something follows, and group."""
+    context = truth.records["context"] if injection.context_dim else None
+    live = truth.records["live"]
+    estimates = injection.predict(injection.params(), truth.entries, Boundary(context, live))
+    targets = injection.gather(truth.gradients)
+    rows = []
+    for entry in range(live.shape[0]):
+        alive = np.asarray(live[entry]) > 0
+        if not alive.any():
+            continue
+        for name, target in targets.items():
+            estimate, true = np.asarray(estimates[name][entry])[alive], np.asarray(target[entry])[alive]
+            rows.append(quality(entry - 1, name, estimate, true))
+    return rows
+
+
+def quality(boundary: int, group: str, estimate: np.ndarray, target: np.ndarray) -> BoundaryQuality:
+    """Return how well one estimate matches one true gradient."""
+    size = float(np.linalg.norm(target))
+    missing = float(jnp.linalg.norm(jnp.ravel(estimate - target)))
+    return BoundaryQuality(
+        boundary=boundary,
+        group=group,
+        r2=1 - (missing / size) ** 2 if size else float("nan"),
+        cosine=cosine_of(estimate, target),
+        norm_ratio=float(np.linalg.norm(estimate)) / size if size else float("nan"),
+    )
