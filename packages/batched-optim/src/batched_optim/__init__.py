@@ -2,9 +2,13 @@
 
 from ._adam import BatchedAdam
 from ._base import BaseOptimizer
-from ._checkpoint import load_into, save
+from ._checkpoint import Checkpoint, load, load_into, save
+from ._concatenate import concatenate
 from ._errors import CheckpointError
+from ._fit import FitResult, fit_ensemble
 from ._lbfgs import BatchedLBFGS
+from ._registry import make_optimizer, optimizers
+from ._schedule import ReduceOnPlateau, TorchSchedule
 from ._sgd import BatchedSGD
 from ._version import __version__
 
@@ -13,8 +17,17 @@ __all__ = [
     "BatchedAdam",
     "BatchedLBFGS",
     "BatchedSGD",
+    "Checkpoint",
     "CheckpointError",
+    "FitResult",
+    "ReduceOnPlateau",
+    "TorchSchedule",
     "__version__",
+    "concatenate",
+    "fit_ensemble",
+    "load",
     "load_into",
+    "make_optimizer",
+    "optimizers",
     "save",
 ]

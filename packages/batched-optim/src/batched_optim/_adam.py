@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
-from ._ensemble import BufferSpec, EnsembleOptimizer
+from ._base import Options
+from ._buffers import BufferSpec
+from ._ensemble import EnsembleOptimizer
 from ._members import Rows, TensorSpec
 from ._validation import LRLike, check_range, per_member
 
@@ -75,7 +77,7 @@ class BatchedAdam(EnsembleOptimizer):
         clip_value: float | None = None,
         clip_norm: float | None = None,
         shared_param_lr_multiplier: float = 1.0,
-        **options: Any,  # Any: checked by BaseOptimizer
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(params, shared_param_names, lr, clip_value, clip_norm, shared_param_lr_multiplier, **options)
         if not isinstance(betas, tuple | list) or len(betas) != 2:
@@ -84,19 +86,19 @@ class BatchedAdam(EnsembleOptimizer):
             check_range(f"betas[{i}]", beta, 0.0, 1.0, open_high=True)
         check_range("eps", eps, 0.0, open_high=True)
         size, device = self._layout.size, self._layout.device
-        self.betas = tuple(per_member(f"betas[{i}]", beta, size, device) for i, beta in enumerate(betas))
+        self.beta1 = per_member("betas[0]", betas[0], size, device)
+        self.beta2 = per_member("betas[1]", betas[1], size, device)
         self.eps = eps
         self._allocate()
 
     @property
-    def beta1(self) -> LRLike:
-        """The decay rate of the first moment."""
-        return self.betas[0]
+    def betas(self) -> tuple[LRLike, LRLike]:
+        """The decay rates of the moment estimates."""
+        return self.beta1, self.beta2
 
-    @property
-    def beta2(self) -> LRLike:
-        """The decay rate of the second moment."""
-        return self.betas[1]
+    @betas.setter
+    def betas(self, value: tuple[LRLike, LRLike]) -> None:
+        self.beta1, self.beta2 = value
 
     def step(
         self, params: dict[str, Tensor], grads: dict[str, Tensor], active_mask: Tensor | None = None, b: Any = None
@@ -124,7 +126,7 @@ class BatchedAdam(EnsembleOptimizer):
         KeyError, TypeError, ValueError
             If an argument does not fit the initial parameters. Nothing has changed then.
         """
-        return self._step(params, grads, active_mask)
+        return super().step(params, grads, active_mask)
 
     def _buffer_specs(self, spec: TensorSpec) -> dict[str, BufferSpec]:
         moment = BufferSpec(spec.row_shape, spec.compute_dtype)
@@ -134,13 +136,12 @@ class BatchedAdam(EnsembleOptimizer):
         super()._allocate()
         self._refresh()
 
-    def _import(self, buffers: Mapping[str, Any]) -> None:
-        super()._import(buffers)
-        self._refresh()
+    def _common_settings(self) -> tuple[str, ...]:
+        return tuple(name for name in super()._common_settings() if name != "betas")
 
     def _refresh(self) -> None:
         # Equal counts are a property of the data, so a run and its resumption take the same path.
-        self._counts_agree = all(bool((steps == steps[0]).all()) for steps in self._buffers["step"].values())
+        self._counts_agree = all(bool((steps == steps[0]).all()) for steps in self._buffers.by_kind["step"].values())
 
     def _directions(self, group: list[Rows]) -> list[tuple[Tensor, Tensor]]:
         fusable = self._counts_agree and not any(isinstance(beta, Tensor) for beta in self.betas)
@@ -170,8 +171,8 @@ class BatchedAdam(EnsembleOptimizer):
                 [],
                 [group[i].buffers["step"][0].float() for i in chosen],
                 lr=-1.0,
-                beta1=float(self.betas[0]),
-                beta2=float(self.betas[1]),
+                beta1=float(self.beta1),
+                beta2=float(self.beta2),
                 weight_decay=0.0,
                 eps=self.eps,
                 amsgrad=False,

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from torch import Tensor
 
 from ._clip import clip_by_norm, clip_by_value, row_norms
 from ._validation import LRLike, check_choice, check_flag, check_optional, check_range, shared_names
+
+
+class Options(TypedDict, total=False):
+    """The keywords that every optimizer hands on to `BaseOptimizer`."""
+
+    clip_scope: Literal["tensor", "member"]
+    maximize: bool
+    inactive: Literal["advance", "freeze"]
+    nonfinite: Literal["propagate", "skip"]
 
 
 class BaseOptimizer(ABC):

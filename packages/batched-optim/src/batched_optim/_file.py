@@ -60,6 +60,12 @@ def read_file(path: Path, version: int) -> tuple[dict[str, Tensor], dict[str, An
     return safetensors.torch.load(raw), document
 
 
+def file_digest(path: Path) -> str:
+    """Return the digest that a file claims to have."""
+    with path.open("rb") as file:
+        return file.read(DIGEST.stop)[DIGEST].decode(errors="replace")
+
+
 def _document(path: Path, raw: bytes) -> dict[str, Any]:  # Any: JSON
     """Return the JSON document in the header."""
     length = int.from_bytes(raw[:8], "little")

@@ -1,31 +1,21 @@
-"""L-BFGS.
-
-The inverse-Hessian estimate of m pairs is applied in its compact form (Byrd, Nocedal & Schnabel 1994, theorem 2.2)::
-
-    H g = gamma * g + S c - gamma * Y a,    a = R^-1 S'g,    c = R^-T ((D + gamma * Y'Y) a - gamma * Y'g)
-
-with R the upper triangle, in order of age, of S'Y, and D its diagonal. It equals the two-loop recursion, but reads the
-history twice rather than in 2 m dependent steps; all else happens on m x m matrices, in float64.
-
-The history is a ring: a new pair overwrites the oldest and nothing is ever shifted. R^-1 and Y'Y are kept in the order
-of the slots and updated by one row and column per pair. Two facts make that exact. Appending a pair to an upper
-triangular matrix leaves the inverse of the rest as it was, and the inverse without its oldest row and column is the
-inverse of the rest. Empty slots are rows and columns of zeros, so that no masks are needed.
-"""
+"""L-BFGS."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
-from ._ensemble import BufferSpec, Call, EnsembleOptimizer
+from ._base import Options
+from ._buffers import BufferSpec
+from ._compact import Pairing, as_vectors, recur, ring_order
+from ._ensemble import Call, EnsembleOptimizer
 from ._members import Rows, TensorSpec
 from ._validation import LRLike, check_flag, check_optional
 
-COUNTERS = ("pairs", "rejected", "updates", "capped")
+COUNTERS = ("steps", "pairs", "rejected", "updates", "capped")
 JOINT = "*"  # the name under which a joint history is kept
 
 
@@ -116,7 +106,7 @@ class BatchedLBFGS(EnsembleOptimizer):
         curvature_eps: float | None = 1e-8,
         *,
         joint_history: bool = False,
-        **options: Any,  # Any: checked by BaseOptimizer
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(params, shared_param_names, lr, clip_value, clip_norm, shared_param_lr_multiplier, **options)
         if isinstance(history_size, bool) or not isinstance(history_size, int):
@@ -132,39 +122,12 @@ class BatchedLBFGS(EnsembleOptimizer):
         self.joint_history = joint_history
         self._allocate()
 
-    def step(
-        self, params: dict[str, Tensor], grads: dict[str, Tensor], active_mask: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        """Take one optimizer step for every active member.
-
-        Parameters
-        ----------
-        params : dict of str -> Tensor, shape (members, ...)
-            Current parameters, with the members on the leading dimension; shared ones without it.
-        grads : dict of str -> Tensor, shape (members, ...)
-            Their gradients, with the same keys; those of shared parameters stacked, one row per member.
-        active_mask : Tensor, shape (members,), bool, or None
-            True for the members that step; None steps every member.
-
-        Returns
-        -------
-        dict of str -> Tensor
-            The new parameters, with the same keys, order and shapes. The arguments are not changed.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            If an argument does not fit the initial parameters. Nothing has changed then.
-        """
-        new = self._step(params, grads, active_mask)
-        self._steps.add_(1)
-        return new
-
     @property
     def stats(self) -> dict[str, int]:
         """How many steps were taken, pairs stored and rejected, updates made and capped, over members and tensors."""
-        totals = self._packed["counts"].sum(dim=0).tolist()
-        return {"steps": int(self._steps), **dict(zip(COUNTERS, totals, strict=True))}
+        counts = self._buffers.packed["counts"]
+        totals = torch.cat((counts[:, :1].amax(dim=0), counts[:, 1:].sum(dim=0))).tolist()
+        return dict(zip(COUNTERS, totals, strict=True))
 
     def _buffer_specs(self, spec: TensorSpec) -> dict[str, BufferSpec]:
         m = self.history_size
@@ -180,19 +143,15 @@ class BatchedLBFGS(EnsembleOptimizer):
             "counts": BufferSpec((len(COUNTERS),), torch.int64, packed=True),
         }
 
-    def _allocate(self) -> None:
-        super()._allocate()
-        self._steps = torch.zeros((), dtype=torch.int64, device=self._layout.device)
-
-    def _elements_per_row(self, spec: TensorSpec) -> int:
+    def _weight(self, spec: TensorSpec) -> int:
         return spec.width * (2 * self.history_size + 8) // 8
 
     # One update, in stages: large tensors one by one, the small matrices of all of them together.
 
     def _directions(self, group: list[Rows]) -> list[tuple[Tensor, Tensor]]:
-        state = self._small_state(group)
+        state = self._buffers.packed_rows(group[0].name, group[0].start, sum(len(rows.theta) for rows in group))
         active = torch.cat([_active(rows) for rows in group])
-        works = [_Work(rows) for rows in group]
+        works = [Pairing(rows) for rows in group]
         stored, curvature = self._judge(state, active, torch.cat([work.gram() for work in works]).double())
         for work, head, keep in zip(works, _parts(state["head"], group), _parts(stored, group), strict=True):
             work.record(head, keep)
@@ -203,18 +162,13 @@ class BatchedLBFGS(EnsembleOptimizer):
         scale, failed = self._scale(state, group, active, torch.cat([work.norms() for work in works]).double())
         for work, was_active in zip(works, _parts(active, group), strict=True):
             work.remember(was_active if self.inactive == "freeze" else None)
+        state["counts"][:, 0].add_(1)
         state["has_previous"].copy_((active | state["has_previous"] if self.inactive == "freeze" else active) & ~failed)
         for rows, part in zip(group, _parts(active & ~failed, group), strict=True):
             rows.mask = part
         self._count_failures(group, failed)
         parts = _parts(scale, group)
         return [(work.direction.view_as(work.rows.gradient), part) for work, part in zip(works, parts, strict=True)]
-
-    def _small_state(self, group: list[Rows]) -> dict[str, Tensor]:
-        """Return the part of every packed buffer that belongs to a group; its rows are consecutive."""
-        first = self._offsets[group[0].name] + group[0].start
-        length = sum(len(rows.theta) for rows in group)
-        return {kind: buffer.narrow(0, first, length) for kind, buffer in self._packed.items()}
 
     def _judge(self, state: dict[str, Tensor], active: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
         """Decide which rows store their new pair; return that and y.s, after updating gamma and the counters."""
@@ -226,7 +180,7 @@ class BatchedLBFGS(EnsembleOptimizer):
         candidate = active & state["has_previous"]
         stored = candidate & accepted
         state["gamma"].copy_(torch.where(stored, sy / yy, state["gamma"]))
-        state["counts"][:, :2].add_(torch.stack((stored, candidate & ~accepted), 1))
+        state["counts"][:, 1:3].add_(torch.stack((stored, candidate & ~accepted), 1))
         return stored, sy
 
     def _scale(
@@ -242,7 +196,7 @@ class BatchedLBFGS(EnsembleOptimizer):
         if self.max_step is not None:
             scale = scale * (self.max_step / lengths).clamp(max=1.0)
             capped = updated & (lengths > self.max_step)
-        state["counts"][:, 2:].add_(torch.stack((updated, capped), 1))
+        state["counts"][:, 3:].add_(torch.stack((updated, capped), 1))
         failed = active & ~finite
         for kind in ("inverse", "gram", "hist_count", "head"):
             state[kind].masked_fill_(failed.reshape(-1, *[1] * (state[kind].ndim - 1)), 0)
@@ -251,7 +205,7 @@ class BatchedLBFGS(EnsembleOptimizer):
 
     def _count_failures(self, group: list[Rows], failed: Tensor) -> None:
         for rows, part in zip(group, _parts(failed, group), strict=True):
-            if not self._state_specs[rows.name].shared:
+            if not self._buffers.specs[rows.name].shared:
                 self._nonfinite.narrow(0, rows.start, len(part)).add_(part)
 
     # One history over all of a member's tensors.
@@ -275,12 +229,12 @@ class BatchedLBFGS(EnsembleOptimizer):
         """Return the names of the batched parameters in the order of their joint history."""
         return [name for name, spec in self._layout.specs.items() if not spec.shared and spec.width > 0]
 
-    def _operands(self, call: Call, name: str, rows: slice) -> tuple[Tensor, Tensor]:
+    def _operands(self, call: Call, name: str, rows: slice | None) -> tuple[Tensor, Tensor]:
         if not self.joint_history:
             return super()._operands(call, name, rows)
         names = self._joined_names()
-        theta = torch.cat([call.params[name][rows].flatten(1) for name in names], 1)
-        return theta, torch.cat([self._clipped(call, name, rows).flatten(1) for name in names], 1)
+        theta = torch.cat([as_vectors(call.params[name], rows) for name in names], 1)
+        return theta, torch.cat([as_vectors(self._clipped(call, name, rows), None) for name in names], 1)
 
     def _finished(self, call: Call, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
         if self.joint_history:
@@ -305,138 +259,37 @@ class BatchedLBFGS(EnsembleOptimizer):
         dict of str -> Any
             Owned copies; later steps do not change them.
         """
-        return {**super().state_dict(), "steps": self._steps.clone()}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the state written by `state_dict`; every field must be present.
-
-        Parameters
-        ----------
-        state_dict : dict of str -> Any
-            What `state_dict` returned, of an optimizer for the same parameters.
-
-        Raises
-        ------
-        KeyError, ValueError
-            If fields are missing or do not fit; the message lists them all, and nothing has changed.
-        """
-        super().load_state_dict(state_dict)
-        self._steps.copy_(state_dict["steps"])
+        return super().state_dict()
 
     def _exported_buffers(self) -> dict[str, dict[str, Tensor]]:
-        found = {kind: dict(named) for kind, named in self._buffers.items() if kind not in {"history", "previous"}}
+        found = {
+            kind: dict(named) for kind, named in self._buffers.by_kind.items() if kind not in {"history", "previous"}
+        }
         for kind in ("s_hist", "y_hist", "prev_params", "prev_grads"):
             found[kind] = {}
-        for name, spec in self._state_specs.items():
-            ring = _ring_order(self._buffers["head"][name], self.history_size)
+        for name, spec in self._buffers.specs.items():
+            ring = ring_order(self._buffers.by_kind["head"][name], self.history_size)
             age = torch.arange(self.history_size, 0, -1, device=ring.device)
-            valid = (age <= self._buffers["hist_count"][name][:, None])[:, :, None, None]
-            history = self._buffers["history"][name]
+            valid = (age <= self._buffers.by_kind["hist_count"][name][:, None])[:, :, None, None]
+            history = self._buffers.by_kind["history"][name]
             ordered = torch.where(valid, history.gather(1, ring[:, :, None, None].expand_as(history)), 0.0)
-            previous = self._buffers["previous"][name].reshape(spec.rows, 2, *spec.row_shape)
+            previous = self._buffers.by_kind["previous"][name].reshape(spec.rows, 2, *spec.row_shape)
             found["s_hist"][name], found["y_hist"][name] = ordered.unbind(2)
             found["prev_params"][name], found["prev_grads"][name] = previous.unbind(1)
         return found
 
     def _import(self, buffers: Mapping[str, Any]) -> None:
-        for kind, named in self._buffers.items():
+        for kind, named in self._buffers.by_kind.items():
             if kind not in {"history", "previous"}:
                 for name, tensor in named.items():
                     tensor.copy_(buffers[kind][name])
-        for name, spec in self._state_specs.items():
-            history, previous = self._buffers["history"][name], self._buffers["previous"][name]
+        for name, spec in self._buffers.specs.items():
+            history, previous = self._buffers.by_kind["history"][name], self._buffers.by_kind["previous"][name]
             pairs = torch.stack((buffers["s_hist"][name], buffers["y_hist"][name]), -2).view_as(history)
-            ring = _ring_order(self._buffers["head"][name], self.history_size)
+            ring = ring_order(self._buffers.by_kind["head"][name], self.history_size)
             history.scatter_(1, ring[:, :, None, None].expand_as(history), pairs)
             for side, kind in enumerate(("prev_params", "prev_grads")):
                 previous[:, side].copy_(buffers[kind][name].reshape(spec.rows, spec.width))
-
-
-class _Work:
-    """The large tensors of one parameter during an update."""
-
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows
-        self.history = rows.buffers["history"].flatten(1, 2)  # slot by slot: s, y
-        self.previous = rows.buffers["previous"]
-        gradient = rows.gradient.flatten(1) if rows.gradient.ndim > 1 else rows.gradient[:, None]
-        self.current = torch.stack((rows.theta.reshape(gradient.shape).to(gradient.dtype), gradient), 1)
-        self.pair = self.current - self.previous
-        self.direction = gradient
-
-    def gram(self) -> Tensor:
-        """Return the inner products of s and y with each other, shape (rows, 2, 2)."""
-        return torch.bmm(self.pair, self.pair.transpose(1, 2))
-
-    def record(self, head: Tensor, keep: Tensor) -> None:
-        """Write the new pair over the oldest where it is to be kept."""
-        history = self.rows.buffers["history"]
-        index = torch.arange(len(head), device=head.device)
-        history[index, head] = torch.where(keep[:, None, None], self.pair, history[index, head])
-
-    def products(self) -> Tensor:
-        """Return the inner products of g and of the new y with the history, shape (rows, 2, 2 * history_size)."""
-        vectors = torch.stack((self.current[:, 1], self.pair[:, 1]), 1)
-        return torch.bmm(vectors, self.history.transpose(1, 2))
-
-    def combine(self, weights: Tensor) -> None:
-        """Set the direction, up to the factor gamma: the gradient plus the weighted history."""
-        weights = weights[:, None].to(self.history.dtype)
-        self.direction = torch.baddbmm(self.current[:, 1:], weights, self.history)[:, 0]
-
-    def norms(self) -> Tensor:
-        """Return the L2 norm of each row's direction, shape (rows,)."""
-        norms: Tensor = torch.linalg.vector_norm(self.direction, dim=1)
-        return norms
-
-    def remember(self, chosen: Tensor | None) -> None:
-        """Keep parameters and gradient for the next pair, of the chosen rows only unless None."""
-        current = self.current if chosen is None else torch.where(chosen[:, None, None], self.current, self.previous)
-        self.previous.copy_(current)
-
-
-def recur(state: dict[str, Tensor], stored: Tensor, curvature: Tensor, products: Tensor) -> Tensor:
-    """Take the new pairs into the small matrices; return the weights of the history in the direction.
-
-    Parameters
-    ----------
-    state : dict of str -> Tensor
-        `inverse`, `gram`, `gamma`, `head` and `hist_count`, updated in place.
-    stored : Tensor, shape (rows,)
-        Which rows have a new pair, in slot `head`.
-    curvature : Tensor, shape (rows,)
-        y.s of the new pair.
-    products : Tensor, shape (rows, 2, history_size, 2)
-        Inner products of g and of the new y with each slot's s and y.
-
-    Returns
-    -------
-    Tensor, shape (rows, 2 * history_size)
-        Weights of s and y, slot by slot, of which the direction is gamma * (g + their sum).
-    """
-    inverse, gram, gamma, head = state["inverse"], state["gram"], state["gamma"], state["head"]
-    (s_g, y_g), (s_y, y_y) = (block.unbind(2) for block in products.unbind(1))
-    size = inverse.shape[1]
-    slot = stored[:, None] & (torch.arange(size, device=head.device) == head[:, None])
-    row, column = slot[:, :, None], slot[:, None, :]
-
-    rest = inverse.masked_fill(row, 0.0)
-    appended = torch.where(slot, 1.0, -_times(rest, s_y)) / curvature[:, None]
-    inverse.copy_(torch.where(column, appended[:, :, None], rest))
-    gram.copy_(torch.where(column, y_y[:, :, None], torch.where(row, y_y[:, None, :], gram)))
-    head.add_(stored).remainder_(size)
-    state["hist_count"].add_(stored).clamp_(max=size)
-
-    diagonal = inverse.diagonal(dim1=1, dim2=2)
-    curvatures = torch.where(diagonal != 0, diagonal, torch.inf).reciprocal()
-    first = _times(inverse, s_g)
-    second = curvatures * first + gamma[:, None] * (_times(gram, first) - y_g)
-    return torch.stack((_times(inverse.transpose(1, 2), second) / gamma[:, None], -first), 2).flatten(1)
-
-
-def _times(matrices: Tensor, vectors: Tensor) -> Tensor:
-    """Return the product of each row's matrix and vector."""
-    return torch.bmm(matrices, vectors[:, :, None])[:, :, 0]
 
 
 def _active(rows: Rows) -> Tensor:
@@ -449,8 +302,3 @@ def _active(rows: Rows) -> Tensor:
 def _parts(joined: Tensor, group: list[Rows]) -> tuple[Tensor, ...]:
     """Split what was computed for a whole group by tensor."""
     return torch.split(joined, [len(rows.theta) for rows in group])
-
-
-def _ring_order(head: Tensor, size: int) -> Tensor:
-    """Return the slots of each row from the oldest to the newest, shape (rows, size)."""
-    return (head[:, None] + torch.arange(size, device=head.device)) % size

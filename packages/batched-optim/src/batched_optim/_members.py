@@ -141,7 +141,7 @@ class Members:
                 expected = len(leader) if leader.ndim else "members"
                 raise ValueError(
                     f"`params[{name!r}]` has shape {tuple(tensor.shape)}, expected ({expected}, ...): {first!r} has "
-                    "the members on its leading dimension. Name it in `shared_param_names` if it belongs to all members."
+                    "the members on its leading dimension. If all members share it, name it in `shared_param_names`."
                 )
         if len(leader) == 0:
             raise ValueError(f"`params[{first!r}]` has no members, got shape {tuple(leader.shape)}.")
@@ -155,17 +155,6 @@ class Members:
             rows = 1 if spec.shared else size
             specs[name] = TensorSpec(shape, spec.dtype, spec.device, spec.shared, rows, spec.row_shape)
         return Members(specs, size)
-
-    def index(self, members: Index) -> Tensor:
-        """Return the positions that an int, slice, list, index tensor or mask of members selects."""
-        positions = torch.arange(self.size, device=self.device)
-        if isinstance(members, int):
-            members = [members]
-        try:
-            found = positions[members if isinstance(members, slice) else torch.as_tensor(members, device=self.device)]
-        except (IndexError, TypeError, ValueError) as error:
-            raise type(error)(f"`members` must select among {self.size} members, got {members}.") from error
-        return found.reshape(-1)
 
     def check_step(self, params: Mapping[str, Tensor], grads: Mapping[str, Tensor], mask: Tensor | None) -> None:
         """Refuse arguments of a step that do not fit the layout."""
@@ -203,6 +192,20 @@ class Members:
             raise ValueError(
                 f"`active_mask` must have shape ({self.size},), one entry per member; got {tuple(mask.shape)}."
             )
+
+
+def positions(members: Index, size: int, device: torch.device) -> Tensor:
+    """Return the positions, among `size` members, that an int, slice, list, index tensor or mask selects."""
+    everyone = torch.arange(size, device=device)
+    if isinstance(members, int):
+        members = [members]
+    try:
+        chosen = members if isinstance(members, slice) else torch.as_tensor(members, device=device)
+        if isinstance(chosen, Tensor) and chosen.numel() == 0:
+            chosen = chosen.long()
+        return everyone[chosen].reshape(-1)
+    except (IndexError, TypeError, ValueError) as error:
+        raise IndexError(f"`members` must select among {size} members, got {members}.") from error
 
 
 def _check_tensor(argument: str, name: str, tensor: Tensor, shape: tuple[int, ...], spec: TensorSpec) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
-from ._ensemble import BufferSpec, EnsembleOptimizer
+from ._base import Options
+from ._buffers import BufferSpec
+from ._ensemble import EnsembleOptimizer
 from ._members import Rows, TensorSpec
 from ._validation import LRLike, check_flag, check_range, per_member
 
@@ -79,7 +81,7 @@ class BatchedSGD(EnsembleOptimizer):
         clip_value: float | None = None,
         clip_norm: float | None = None,
         shared_param_lr_multiplier: float = 1.0,
-        **options: Any,  # Any: checked by BaseOptimizer
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(params, shared_param_names, lr, clip_value, clip_norm, shared_param_lr_multiplier, **options)
         check_range("momentum", momentum, 0.0, 1.0, open_high=True)
@@ -90,32 +92,6 @@ class BatchedSGD(EnsembleOptimizer):
         self.weight_decay = per_member("weight_decay", weight_decay, size, device)
         self.nesterov = nesterov
         self._allocate()
-
-    def step(
-        self, params: dict[str, Tensor], grads: dict[str, Tensor], active_mask: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        """Take one optimizer step for every active member.
-
-        Parameters
-        ----------
-        params : dict of str -> Tensor, shape (members, ...)
-            Current parameters, with the members on the leading dimension; shared ones without it.
-        grads : dict of str -> Tensor, shape (members, ...)
-            Their gradients, with the same keys; those of shared parameters stacked, one row per member.
-        active_mask : Tensor, shape (members,), bool, or None
-            True for the members that step; None steps every member.
-
-        Returns
-        -------
-        dict of str -> Tensor
-            The new parameters, with the same keys, order and shapes. The arguments are not changed.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            If an argument does not fit the initial parameters. Nothing has changed then.
-        """
-        return self._step(params, grads, active_mask)
 
     def _buffer_specs(self, spec: TensorSpec) -> dict[str, BufferSpec]:
         return {"momentum_buffer": BufferSpec(spec.row_shape, spec.compute_dtype)}
