@@ -9,11 +9,12 @@ Run `python docs/examples/digits.py`; plots and `results.json` go to `demo-outpu
 """
 
 import argparse
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from _digits import ensemble, figures, online, report
+from _digits import cue, ensemble, figures, online, report
 from tqdm import tqdm
 
 TASKS = (online.ROWS, online.PIXELS)
@@ -22,7 +23,9 @@ LENGTHS = (64, 128, 256, 512, 1024, 2048)
 
 def bar(title: str, total: int) -> tqdm:
     """Return a progress bar for one experiment."""
-    return tqdm(total=total, desc=title, bar_format="{desc} {percentage:3.0f}% |{bar:20}| {elapsed}{postfix}")
+    layout = "{desc} {percentage:3.0f}% |{bar:20}| {elapsed}{postfix}"
+    seconds = 0.1 if sys.stderr.isatty() else 10  # a log keeps every line
+    return tqdm(total=total, desc=title, bar_format=layout, mininterval=seconds)
 
 
 def run_online(out: Path) -> tuple[list[report.Row], dict[str, Any]]:
@@ -44,7 +47,15 @@ def run_ensembles(out: Path) -> tuple[list[report.Row], dict[str, Any]]:
     return report.ensemble_rows(outcomes), {"ensembles": outcomes}
 
 
-EXPERIMENTS = {"online": run_online, "ensembles": run_ensembles}
+def run_cue(out: Path) -> tuple[list[report.Row], dict[str, Any]]:
+    """Run experiment (c)."""
+    with bar("(c) cue recall", len(cue.METHODS) * (cue.UPDATES // cue.REPORT)) as progress:
+        runs = [cue.train(method, progress) for method in cue.METHODS]
+    figures.cue_recall(runs, out / "dni.png")
+    return report.cue_rows(runs), {"cue": runs}
+
+
+EXPERIMENTS = {"online": run_online, "ensembles": run_ensembles, "cue": run_cue}
 
 
 def main() -> None:

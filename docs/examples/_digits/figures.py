@@ -9,6 +9,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 
+from .cue import GOAL, REPORT, CueRun
 from .ensemble import Outcome
 from .online import Run
 
@@ -91,4 +92,26 @@ def ensembles(outcomes: Sequence[Outcome], path: Path) -> None:
         axes[1][0].legend(loc="lower right")
         figure.suptitle("64 members, one optimizer: every member has its own learning rate")
         figure.tight_layout()
+        save(figure, path)
+
+
+def cue_recall(runs: Sequence[CueRun], path: Path) -> None:
+    """Plot the loss of the cue task with and without synthetic gradients."""
+    labels = {
+        "truncated": "windows of 4, DNI off",
+        "DNI": "windows of 4, DNI on",
+        "BPTT": "one window of 24 (BPTT)",
+    }
+    floor = 1e-9  # where float32 has nothing more to say about a loss of order 1
+    with plt.rc_context(STYLE):
+        figure, ax = plt.subplots(figsize=(6, 3.8))
+        for run in runs:
+            updates = [REPORT * (point + 1) for point in range(len(run.curve))]
+            shown = [max(loss, floor) for loss in run.curve]
+            ax.plot(updates, shown, color=COLOURS[run.method], label=f"{labels[run.method]}: {run.loss:.1e}")
+        ax.axhline(GOAL**2, color="#888888", linewidth=1, linestyle=":")
+        ax.annotate("chance", (0, GOAL**2), xytext=(2, 4), textcoords="offset points", color="#666666")
+        ax.set(xlabel="update", ylabel="loss at the last step", yscale="log", ylim=(floor / 3, 30))
+        ax.set_title("A cue at step 1, judged at step 24")
+        ax.legend(loc="center right", title="loss at the end")
         save(figure, path)

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from .cue import CueRun
 from .ensemble import Outcome
 from .online import Run
 
@@ -53,6 +54,11 @@ def ensemble_rows(outcomes: Sequence[Outcome]) -> list[Row]:
         )
         for outcome in outcomes
     ]
+
+
+def cue_rows(runs: Sequence[CueRun]) -> list[Row]:
+    """Return a row for every way of crediting the cue."""
+    return [("cue recall", run.method, f"loss {run.loss:.1e}", f"{run.seconds:.1f}", "") for run in runs]
 
 
 def table(rows: Sequence[Row]) -> str:
