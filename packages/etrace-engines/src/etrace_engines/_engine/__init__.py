@@ -1,0 +1,1 @@
+"""One engine per trace factorisation, and the one place that chooses it."""

@@ -1,0 +1,81 @@
+"""What an engine is: how traces start, advance, and meet a learning signal. Arrays in, arrays out; no state."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from .._graph.evaluate import Inputs
+from .._graph.graph import Graph
+from .._ops import ParameterOperation
+
+
+class AbstractEngine(ABC):
+    """Traces of one factorisation on one graph.
+
+    A *gradient* here is a list with one array per traced relation, of the shape of its effective weight; a *signal* is a list
+    with one array per hidden group, of shape (states, *group shape). Traces and local dynamics are pytrees of arrays.
+    """
+
+    def __init__(self, graph: Graph, trace_dtype: Any) -> None:
+        self.graph = graph
+        self._trace_dtype = trace_dtype
+
+    def operation(self, target: int) -> ParameterOperation:
+        """Return the parameter operation that a target's trace belongs to."""
+        return self.graph.traced[self.graph.targets[target].relation].operation
+
+    def dtype(self, target: int) -> Any:
+        """Return the dtype of a target's trace: `trace_dtype`, or that of the operation's output."""
+        eqn = self.graph.step.closed.jaxpr.eqns[self.graph.traced[self.graph.targets[target].relation].equation]
+        return self._trace_dtype or eqn.outvars[0].aval.dtype
+
+    def carriers(self, operands: Mapping[int, Sequence[Array]]) -> list[Array]:
+        """Return the carrier of each traced relation, shape (b, f, k)."""
+        return [r.operation.carrier(operands[r.equation]) for r in self.graph.traced]
+
+    def gather(self, per_target: Sequence[Array]) -> list[Array]:
+        """Sum gradients of shape (b, k, g) over the targets of each relation, in the shape and dtype of the weight."""
+        eqns = self.graph.step.closed.jaxpr.eqns
+        gradients: list[Array] = []
+        for i, relation in enumerate(self.graph.traced):
+            parts = [g for g, t in zip(per_target, self.graph.targets, strict=True) if t.relation == i]
+            weight = eqns[relation.equation].invars[relation.operand].aval
+            total = sum(parts[1:], parts[0])
+            gradients.append(relation.operation.weight(total).astype(weight.dtype))
+        return gradients
+
+    @abstractmethod
+    def init(self) -> Any:
+        """Return the traces of a sequence's start: nothing has been seen."""
+
+    @abstractmethod
+    def local(self, inputs: Inputs, weights: Sequence[Array], operands: Mapping[int, Sequence[Array]], traces: Any) -> Any:
+        """Return what the step contributes: carriers, Df, and the transition."""
+
+    @abstractmethod
+    def advance(self, traces: Any, local: Any) -> Any:
+        """Return the traces after a step."""
+
+    @abstractmethod
+    def entry(self, traces: Any, signal: Sequence[Array]) -> list[Array]:
+        """Return the gradient that a cotangent of the hidden states at entry carries to the weights."""
+
+    @abstractmethod
+    def past(self, traces: Any, local: Any, signal: Sequence[Array]) -> list[Array]:
+        """Return the gradient that a signal at the new hidden states carries, beyond the step's own gradient."""
+
+    def blocks(self, local: Any) -> list[Array | float] | None:
+        """Return the transition per group where ``past(L) = entry(L R)``, so that one backward pass is enough; else None."""
+        return None
+
+
+def apply_blocks(transition: Array | float, rows: Array) -> Array:
+    """Return R h for blocks of shape (S, S, *shape) and rows of shape (S, *shape)."""
+    if isinstance(transition, float):
+        return transition * rows
+    return jnp.einsum("ij...,j...->i...", transition, rows)

@@ -1,0 +1,90 @@
+"""The engine with an input-side and an output-side factor (pp-prop, ES-D-RTRL)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from .._graph.evaluate import Inputs
+from .._graph.graph import Graph
+from .._jacobian.dynamics import Dynamics
+from .base import AbstractEngine, apply_blocks
+
+
+class Traces(NamedTuple):
+    """Input factors per relation, (b, f, k); output factors per target, (K, S, *output shape); trace steps so far."""
+
+    inputs: list[Array]
+    outputs: list[Array]
+    steps: Array
+
+
+class Local(NamedTuple):
+    """Carriers per relation; Df and transition per target, at its slots."""
+
+    carriers: list[Array]
+    influence: list[Array]
+    transition: list[Array | float]
+
+
+class FactorisedEngine(AbstractEngine):
+    """Two leaky factors: ex' = a_x ex + x and ef' = a_f R ef + (1 - a_f) Df, bias-corrected by 1 - a_f^t."""
+
+    def __init__(self, graph: Graph, dynamics: Dynamics, decay_x: float, decay_f: float, trace_dtype: Any) -> None:
+        super().__init__(graph, trace_dtype)
+        self.dynamics = dynamics
+        self.decay_x = decay_x
+        self.decay_f = decay_f
+
+    def init(self) -> Traces:
+        """Return zero factors, at trace step 0."""
+        shape = lambda i: (*self.dynamics.slots[i].counts, *self.graph.output_shape(self.graph.targets[i]))
+        eqns = self.graph.step.closed.jaxpr.eqns
+        dtype = lambda r: self._trace_dtype or eqns[r.equation].outvars[0].aval.dtype
+        return Traces(
+            [jnp.zeros(r.operation.sizes[:3], dtype(r)) for r in self.graph.traced],
+            [jnp.zeros(shape(i), self.dtype(i)) for i in range(len(self.graph.targets))],
+            jnp.zeros((), jnp.int32),
+        )
+
+    def local(self, inputs: Inputs, weights: Sequence[Array], operands: Mapping[int, Sequence[Array]], traces: Any) -> Local:
+        """Return carriers, Df and transitions of the step."""
+        local = self.dynamics(inputs, weights)
+        return Local(self.carriers(operands), local.influence, local.transition)
+
+    def advance(self, traces: Traces, local: Local) -> Traces:
+        """Return the factors after a step."""
+        inputs = [(self.decay_x * ex + x).astype(ex.dtype) for ex, x in zip(traces.inputs, local.carriers, strict=True)]
+        outputs = [
+            (self.decay_f * _apply(r, ef) + (1 - self.decay_f) * df).astype(ef.dtype)
+            for r, ef, df in zip(local.transition, traces.outputs, local.influence, strict=True)
+        ]
+        return Traces(inputs, outputs, traces.steps + 1)
+
+    def entry(self, traces: Traces, signal: Sequence[Array]) -> list[Array]:
+        """Contract a signal with the product of the factors, corrected for the steps so far."""
+        correction = 1 - jnp.asarray(self.decay_f, jnp.result_type(float)) ** traces.steps
+        scale = jnp.where(traces.steps > 0, 1 / jnp.where(traces.steps > 0, correction, 1), 0)
+        return self._contract(traces.inputs, [scale.astype(ef.dtype) * ef for ef in traces.outputs], signal)
+
+    def past(self, traces: Traces, local: Local, signal: Sequence[Array]) -> list[Array]:
+        """Contract a signal with the new factors, less the step's own product, which the in-step gradient holds."""
+        after = self.entry(self.advance(traces, local), signal)
+        own = self._contract(local.carriers, local.influence, signal)
+        return [a - b for a, b in zip(after, own, strict=True)]
+
+    def _contract(self, inputs: Sequence[Array], outputs: Sequence[Array], signal: Sequence[Array]) -> list[Array]:
+        parts: list[Array] = []
+        for i, (target, slots) in enumerate(zip(self.graph.targets, self.dynamics.slots, strict=True)):
+            met = (slots.signal(signal[target.group]) * outputs[i]).sum((0, 1))
+            parts.append(jnp.einsum("bfk,bfg->bkg", inputs[target.relation], self.operation(i).output(met)))
+        return self.gather(parts)
+
+
+def _apply(transition: Array | float, factor: Array) -> Array:
+    if isinstance(transition, float):
+        return apply_blocks(transition, factor)
+    return jnp.einsum("kij...,kj...->ki...", transition, factor)

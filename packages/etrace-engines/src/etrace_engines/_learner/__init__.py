@@ -1,0 +1,1 @@
+"""What users hold: learners, their presets, and `compile`."""

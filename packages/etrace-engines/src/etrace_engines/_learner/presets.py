@@ -1,0 +1,136 @@
+"""Learners by the name of their rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import etrace_config
+from etrace_config import ETraceConfig
+
+from .learner import ETraceLearner
+
+
+class ParamDimVjpAlgorithm(ETraceLearner):
+    """Learner with a trace per parameter element; `config.trace_factorization` must be 'per_param'."""
+
+    def __init__(self, model: Any, config: ETraceConfig | None = None, **options: Any) -> None:
+        super().__init__(model, _of_factorization(self, config, "per_param", etrace_config.d_rtrl()), **options)
+
+
+class IODimVjpAlgorithm(ETraceLearner):
+    """Learner with an input-side and an output-side factor; `config.trace_factorization` must be 'io_factorized'."""
+
+    def __init__(self, model: Any, config: ETraceConfig | None = None, **options: Any) -> None:
+        super().__init__(model, _of_factorization(self, config, "io_factorized", None), **options)
+
+
+class RandomProjectionVjpAlgorithm(ETraceLearner):
+    """Learner with a random rank-one trace (UORO); `config.trace_factorization` must be 'random_projection'."""
+
+    def __init__(self, model: Any, config: ETraceConfig | None = None, **options: Any) -> None:
+        super().__init__(model, _of_factorization(self, config, "random_projection", etrace_config.uoro()), **options)
+
+
+def _of_factorization(
+    learner: ETraceLearner, config: ETraceConfig | None, name: str, default: ETraceConfig | None
+) -> ETraceConfig:
+    config = config if config is not None else default
+    if config is None or config.trace_factorization != name:
+        got = "none" if config is None else repr(config.trace_factorization)
+        raise ValueError(f"`config` of {type(learner).__name__} needs `trace_factorization={name!r}`, got {got}.")
+    return config
+
+
+class D_RTRL(ParamDimVjpAlgorithm):  # noqa: N801  # the rule's name in the literature
+    """Diagonal real-time recurrent learning: e' = D e + x (x) Df."""
+
+    def __init__(self, model: Any, **options: Any) -> None:
+        super().__init__(model, etrace_config.d_rtrl(), **options)
+
+
+class pp_prop(IODimVjpAlgorithm):  # noqa: N801
+    """Pre- and postsynaptic propagation: leaky input trace times leaky output trace.
+
+    Parameters
+    ----------
+    model : brainstate.nn.Module
+        The model.
+    decay_or_rank : float in [0, 1), or int >= 1
+        Decay of both factors, or the rank r of decay (r - 1) / (r + 1).
+    """
+
+    def __init__(self, model: Any, decay_or_rank: Any, **options: Any) -> None:
+        super().__init__(model, etrace_config.pp_prop(decay_or_rank), **options)
+
+
+ES_D_RTRL = pp_prop
+
+
+class OSTLFeedforward(IODimVjpAlgorithm):
+    """Online spatio-temporal learning without recurrent credit: pp_prop with a decay near zero."""
+
+    def __init__(self, model: Any, decay_or_rank: Any = 1e-6, **options: Any) -> None:
+        super().__init__(model, etrace_config.ostl_feedforward(decay_or_rank), **options)
+
+
+class OSTLRecurrent(ParamDimVjpAlgorithm):
+    """Online spatio-temporal learning with the coupled transition of each hidden group."""
+
+    def __init__(self, model: Any, **options: Any) -> None:
+        super().__init__(model, etrace_config.ostl_recurrent(), **options)
+
+
+class SnAp(ParamDimVjpAlgorithm):
+    """Sparse n-step approximation of RTRL.
+
+    Parameters
+    ----------
+    model : brainstate.nn.Module
+        The model.
+    n : int >= 1
+        Steps of the model's own transition within which influence is kept.
+    """
+
+    def __init__(self, model: Any, n: int = 1, **options: Any) -> None:
+        super().__init__(model, etrace_config.snap(n), **options)
+
+
+class EProp(ParamDimVjpAlgorithm):
+    """E-prop: D-RTRL with a low-pass on the trace and, if asked for, random feedback.
+
+    Parameters
+    ----------
+    model : brainstate.nn.Module
+        The model.
+    feedback : {'symmetric', 'random'}
+        The true signal, or the signal through a fixed random matrix. Default 'symmetric'.
+    kappa_filter_decay : float in [0, 1)
+        Decay of the low-pass; 0 is none. Default 0.
+    random_feedback_key : jax key or int
+        Seed of the random matrix. Default 0.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        feedback: str = "symmetric",
+        kappa_filter_decay: float = 0.0,
+        random_feedback_key: Any = 0,
+        **options: Any,
+    ) -> None:
+        config = etrace_config.eprop(kappa_filter_decay, feedback)
+        super().__init__(model, config, random_feedback_key=random_feedback_key, **options)
+
+
+class ThreeFactor(ParamDimVjpAlgorithm):
+    """Three-factor learning: the trace meets a neuromodulator, a keyword of each call."""
+
+    def __init__(self, model: Any, **options: Any) -> None:
+        super().__init__(model, etrace_config.three_factor(), **options)
+
+
+class UORO(RandomProjectionVjpAlgorithm):
+    """Unbiased online recurrent optimization: one random rank-one estimate of the exact influence per hidden group."""
+
+    def __init__(self, model: Any, projection_key: Any = 0, **options: Any) -> None:
+        super().__init__(model, etrace_config.uoro(), projection_key=projection_key, **options)

@@ -1,0 +1,58 @@
+"""Elementwise operations: biases, gates, leaks, thresholds, masks; any primitive that maps positions to themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from .._compat import JaxprEqn, bind, call_body, custom_body
+from ._operation import ParameterOperation
+
+_NAMES = frozenset(
+    "abs acos acosh add add_any and asin asinh atan atan2 atanh cbrt ceil clamp convert_element_type copy copy_p cos cosh "
+    "digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt imag integer_pow is_finite le lgamma log log1p logistic lt "
+    "max min mul ne neg nextafter not optimization_barrier or pow real reduce_precision rem round rsqrt select_n sign sin sinh "
+    "sqrt square stop_gradient sub tan tanh xor".split()
+)
+
+
+def is_elementwise(eqn: JaxprEqn) -> bool:
+    """Whether output element q depends on nothing but element q of each operand (scalars and size-1 axes broadcast)."""
+    if eqn.primitive.name in _NAMES:
+        return True
+    body = custom_body(eqn) or call_body(eqn)
+    return body is not None and all(map(is_elementwise, body.jaxpr.eqns))
+
+
+def elementwise(eqn: JaxprEqn, operand: int) -> ParameterOperation | None:
+    """View an elementwise equation as a product with one weight per element: the carrier is dy/dw."""
+    if len(eqn.outvars) != 1:
+        return None
+    shape, w_shape = eqn.outvars[0].aval.shape, eqn.invars[operand].aval.shape
+    size = eqn.outvars[0].aval.size
+
+    def carrier(operands: Sequence[Array]) -> Array:
+        def apply(w: Array) -> Array:
+            full = [jnp.broadcast_to(v, shape) if v.ndim == len(shape) else v for v in operands]
+            return bind(eqn, [*full[:operand], w, *full[operand + 1 :]])[0]
+
+        y, pull = jax.vjp(apply, jnp.broadcast_to(operands[operand], shape))
+        return pull(jnp.ones_like(y))[0].reshape(size, 1, 1)
+
+    def output(y: Array) -> Array:
+        return y.reshape(*y.shape[: y.ndim - len(shape)], size, 1, 1)
+
+    def weight(gradient: Array) -> Array:
+        return _sum_to(gradient.reshape(shape), w_shape)
+
+    return ParameterOperation(False, (size, 1, 1, 1), carrier, output, weight)
+
+
+def _sum_to(x: Array, shape: tuple[int, ...]) -> Array:
+    """Undo a broadcast: sum over the axes that `shape` lacks or has at size 1."""
+    x = x.sum(tuple(range(x.ndim - len(shape))))
+    kept = tuple(a for a, size in enumerate(shape) if size == 1 and x.shape[a] != 1)
+    return x.sum(kept, keepdims=True)

@@ -1,0 +1,1 @@
+"""Drivers over whole sequences: gradients, evolution, fitting."""

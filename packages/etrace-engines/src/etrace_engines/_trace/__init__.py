@@ -1,0 +1,1 @@
+"""The trace recursions, as pure functions on arrays."""
