@@ -113,5 +113,5 @@ def cue_recall(runs: Sequence[CueRun], path: Path) -> None:
         ax.annotate("chance", (0, GOAL**2), xytext=(2, 4), textcoords="offset points", color="#666666")
         ax.set(xlabel="update", ylabel="loss at the last step", yscale="log", ylim=(floor / 3, 30))
         ax.set_title("A cue at step 1, judged at step 24")
-        ax.legend(loc="center right", title="loss at the end")
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), title="loss at the end")
         save(figure, path)

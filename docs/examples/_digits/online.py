@@ -42,7 +42,7 @@ class Task:
     smoothing: float  # pp-prop's decay of its two factors, in [0, 1)
 
 
-ROWS = Task("rows", steps=8, epochs=30, learning_rate=4e-3, smoothing=0.9)
+ROWS = Task("rows", steps=8, epochs=25, learning_rate=4e-3, smoothing=0.9)
 PIXELS = Task("pixels", steps=64, epochs=30, learning_rate=6e-3, smoothing=0.97)
 
 
@@ -137,7 +137,9 @@ def train(task: Task, method: str, progress: tqdm) -> Run:
     """Train one contender on one task and test it after every epoch."""
     digits = sequences(task.steps)
     parameters, gradient = METHODS[method](task)
-    optimizer = braintools.optim.Adam(task.learning_rate, grad_clip_norm=1.0)
+    updates = task.epochs * (len(digits.train_y) // BATCH)
+    rate = braintools.optim.CosineAnnealingLR(task.learning_rate, T_max=updates)
+    optimizer = braintools.optim.Adam(rate, grad_clip_norm=1.0)
     optimizer.register_trainable_weights(parameters)
     train_x, train_y = jnp.asarray(digits.train_x), jnp.asarray(digits.train_y)
 
@@ -146,6 +148,7 @@ def train(task: Task, method: str, progress: tqdm) -> Run:
         def step(batch: jax.Array) -> jax.Array:
             grads, loss = gradient(train_x[:, batch], train_y[batch])
             optimizer.update(grads)
+            rate.step()
             return loss
 
         return brainstate.transform.for_loop(step, batches).mean()
