@@ -242,7 +242,7 @@ def _restore(tensors: dict[str, Tensor], document: dict[str, Any], device: torch
     templates = {}
     for name, spec in document["params"].items():
         rows = [] if spec["shared"] else [document["members"]]
-        templates[name] = torch.empty(*rows, *spec["row_shape"], dtype=getattr(torch, spec["dtype"]), device=device)
+        templates[name] = torch.empty((*rows, *spec["row_shape"]), dtype=getattr(torch, spec["dtype"]), device=device)
     state = _state(tensors, document)
     kind = optimizers[document["optimizer"]]
     arguments = {name: state[name] for name in ("lr", *kind._settings) if name != "shared_param_names"}

@@ -150,7 +150,7 @@ class BatchedLBFGS(EnsembleOptimizer):
 
     def _directions(self, group: list[Rows]) -> list[tuple[Tensor, Tensor]]:
         state = self._buffers.packed_rows(group[0].name, group[0].start, sum(len(rows.theta) for rows in group))
-        active = torch.cat([_active(rows) for rows in group])
+        active = torch.cat([_flag(rows, True) if rows.mask is None else rows.mask for rows in group])
         works = [Pairing(rows) for rows in group]
         stored, curvature = self._judge(state, active, torch.cat([work.gram() for work in works]).double())
         for work, head, keep in zip(works, _parts(state["head"], group), _parts(stored, group), strict=True):
@@ -161,9 +161,12 @@ class BatchedLBFGS(EnsembleOptimizer):
             work.combine(part)
         scale, failed = self._scale(state, group, active, torch.cat([work.norms() for work in works]).double())
         for work, was_active in zip(works, _parts(active, group), strict=True):
-            work.remember(was_active if self.inactive == "freeze" else None)
+            work.remember(was_active if work.rows.holds_buffers else None)
         state["counts"][:, 0].add_(1)
-        state["has_previous"].copy_((active | state["has_previous"] if self.inactive == "freeze" else active) & ~failed)
+        known = active
+        if any(rows.holds_buffers for rows in group):
+            known = active | (state["has_previous"] & torch.cat([_flag(rows, rows.holds_buffers) for rows in group]))
+        state["has_previous"].copy_(known & ~failed)
         for rows, part in zip(group, _parts(active & ~failed, group), strict=True):
             rows.mask = part
         self._count_failures(group, failed)
@@ -292,11 +295,9 @@ class BatchedLBFGS(EnsembleOptimizer):
                 previous[:, side].copy_(buffers[kind][name].reshape(spec.rows, spec.width))
 
 
-def _active(rows: Rows) -> Tensor:
-    """Return which rows are active as a tensor."""
-    if rows.mask is not None:
-        return rows.mask
-    return torch.ones(len(rows.theta), dtype=torch.bool, device=rows.theta.device)
+def _flag(rows: Rows, value: bool) -> Tensor:
+    """Return one truth value for each row."""
+    return torch.full((len(rows.theta),), value, device=rows.theta.device)
 
 
 def _parts(joined: Tensor, group: list[Rows]) -> tuple[Tensor, ...]:

@@ -17,6 +17,8 @@ def check_range(
     """Refuse a number, or any element of a tensor, outside the interval from `low` to `high`."""
     if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
         raise TypeError(f"`{name}` must be a number or a tensor, got {type(value).__name__}.")
+    if isinstance(value, Tensor) and (value.is_complex() or value.dtype == torch.bool):
+        raise TypeError(f"`{name}` must be real, got {value.dtype}.")
     values = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float64)
     inside = ((values > low) if open_low else (values >= low)) & ((values < high) if open_high else (values <= high))
     if not bool(inside.all()):
@@ -66,8 +68,6 @@ def member_value(name: str, value: LRLike, size: int, device: torch.device) -> T
             f"`{name}` must be a number or a tensor of shape (), (1,), ({size},) or ({size}, 1), one entry per member; "
             f"got shape {tuple(value.shape)}."
         )
-    if value.is_complex() or value.dtype == torch.bool:
-        raise TypeError(f"`{name}` must be real, got {value.dtype}.")
     value = value.detach().to(device, copy=True)
     return value if value.is_floating_point() else value.to(torch.float64)
 
