@@ -3,7 +3,7 @@
 from ._graph.groups import HiddenGroup
 from ._graph.report import Report, ReportRow
 from ._learner.compile import compile
-from ._learner.data import MultiStepData
+from ._data import MultiStepData
 from ._learner.learner import ETraceLearner
 from ._learner.presets import (
     D_RTRL,

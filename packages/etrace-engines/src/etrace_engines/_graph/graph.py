@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax
@@ -16,9 +16,10 @@ from .._compat import is_float
 from .evaluate import Inputs, Plan, evaluate_views, make_plan
 from .groups import HiddenGroup, find_groups
 from .lift import Path, StateLeaf, StepFunction, lift
-from .positions import plainly_elementwise, reach
-from .relations import Cone, Relation, effective_weights, find_cone
+from .positions import ancestors, plainly_elementwise, reach
+from .relations import Cone, Relation, effective_weights, find_cone, mixing_weights
 
+Follow = Literal["local", "mixing", "reach"]
 Traced = Sequence[Path] | Callable[[Path, Any], bool] | None
 
 
@@ -69,22 +70,32 @@ def build_graph(
     batch_size: int | None,
     hidden_groups: Literal["auto", "joint"],
     traced: Traced,
+    follow: Follow = "local",
 ) -> Graph:
-    """Lift a model and analyse its step."""
+    """Lift a model and analyse its step.
+
+    `follow` says how far influence is followed within a step: 'local', up to the next mixing operation; 'mixing', through it;
+    'reach', through it without asking which positions are reached.
+    """
     step = lift(model, args)
     _check_batch(step, batch_size)
     cone = find_cone(step)
     groups = find_groups(step, cone, batch_size, hidden_groups)
     wanted = _traced_params(step.params, traced)
     eqns = step.closed.jaxpr.eqns
-    detached = frozenset(
+    carriers = (
         (r.equation, k) for r in cone.relations if r.operation.mixing for k in range(len(eqns[r.equation].invars)) if k != r.operand
     )
+    detached = frozenset(carriers if follow == "local" else ())
     candidates = tuple(r for r in cone.relations if r.params & wanted)
-    found = _find_targets(step, groups, candidates, detached, args, cone)
-    kept = sorted({i for i, _, _ in found})
-    targets = tuple(Target(kept.index(i), group, slots) for i, group, slots in found)
-    return Graph(step, cone, groups, tuple(candidates[i] for i in kept), wanted, targets, detached)
+    draft = Graph(step, cone, groups, candidates, wanted, (), detached)
+    targets = _find_targets(draft, current_inputs(step, args), follow)
+    kept = sorted({t.relation for t in targets})
+    return replace(
+        draft,
+        traced=tuple(candidates[i] for i in kept),
+        targets=tuple(replace(t, relation=kept.index(t.relation)) for t in targets),
+    )
 
 
 def _check_batch(step: StepFunction, batch_size: int | None) -> None:
@@ -113,58 +124,52 @@ def _traced_params(params: Sequence[StateLeaf], traced: Traced) -> frozenset[int
     return frozenset(i for i, leaf in enumerate(params) if leaf.path in wanted)
 
 
-def _find_targets(
-    step: StepFunction,
-    groups: Sequence[HiddenGroup],
-    relations: Sequence[Relation],
-    detached: frozenset[tuple[int, int]],
-    args: Sequence[Any],
-    cone: Cone,
-) -> list[tuple[int, int, np.ndarray | None]]:
+def _find_targets(graph: Graph, inputs: Inputs, follow: Follow) -> list[Target]:
     """Find which groups each relation reaches, and at which positions."""
-    plan = make_plan(step, groups, [False] * len(step.hidden), {}, with_outputs=False)
-    inputs = current_inputs(step, args)
+    step, eqns = graph.step, graph.step.closed.jaxpr.eqns
     new = step.closed.jaxpr.outvars[step.num_outputs :]
-    weights = effective_weights(step, cone, inputs.params)
-    found: list[tuple[int, int, np.ndarray | None]] = []
-    for i, relation in enumerate(relations):
-        for group in groups:
-            if not all(is_float(new[m].aval) for m in group.members):
-                continue
-            slabs = frozenset(
-                new[m] for g in groups if g is not group for m in g.members if not isinstance(new[m], JaxprLiteral)
-            )
-            if not group.joint and plainly_elementwise(step, relation, group, detached, slabs):
-                found.append((i, group.index, None))
-                continue
-            slots = _probe(plan, inputs, relation, group, detached, weights)
-            if slots is not None:
-                found.append((i, group.index, slots))
+    weights = mixing_weights(step, graph.cone, inputs.params) if follow == "mixing" else []
+    found: list[Target] = []
+    for group in graph.groups:
+        if not all(is_float(new[m].aval) for m in group.members):
+            continue
+        states = {new[m] for m in group.members if not isinstance(new[m], JaxprLiteral)}
+        slabs = frozenset(v for v in new if not isinstance(v, JaxprLiteral)) - states
+        needed = ancestors(step, states, slabs, graph.detached)
+        equations = {r.equation for r in graph.traced if eqns[r.equation].outvars[0] in needed - slabs}
+        is_plain = lambda e, g=group, n=needed, s=slabs: plainly_elementwise(step, e, g, n, s, graph.detached)
+        identity = equations if follow == "reach" else set() if group.joint else set(filter(is_plain, equations))
+        slots = _probe(graph, inputs, group, equations - identity, weights) if equations - identity else {}
+        for i, relation in enumerate(graph.traced):
+            if relation.equation in identity or relation.equation in slots:
+                found.append(Target(i, group.index, slots.get(relation.equation)))
     return found
 
 
 def _probe(
-    plan: Plan,
-    inputs: Inputs,
-    relation: Relation,
-    group: HiddenGroup,
-    detached: frozenset[tuple[int, int]],
-    weights: Sequence[Array],
-) -> np.ndarray | None:
-    shape = plan.step.closed.jaxpr.eqns[relation.equation].outvars[0].aval.shape
+    graph: Graph, inputs: Inputs, group: HiddenGroup, equations: set[int], weights: Sequence[Array]
+) -> dict[int, np.ndarray]:
+    """Probe position maps: by batch row where the outputs lead with the batch, else over all of it."""
+    plan = make_plan(graph.step, graph.groups, [False] * len(graph.step.hidden), {}, with_outputs=False)
+    eqns = graph.step.closed.jaxpr.eqns
+    shapes = {e: eqns[e].outvars[0].aval for e in equations}
+    taps = {e: np.zeros(aval.shape, aval.dtype) for e, aval in shapes.items()}
 
-    def taps_to_states(tap: Array) -> list[Array]:
+    def taps_to_states(taps: dict[int, Array]) -> list[Array]:
         computed = evaluate_views(
             plan,
             inputs,
-            taps={relation.equation: tap},
-            detach=detached,
+            taps=taps,
+            detach=graph.detached,
             slab=lambda member, value: jax.lax.stop_gradient(value),
             with_outputs=False,
         ).computed
         return [computed[m] for m in group.members]
 
-    return reach(taps_to_states, shape, group, weights)
+    by_row = {e: tap for e, tap in taps.items() if group.batch_size is not None and tap.shape[:1] == (group.batch_size,)}
+    rest = {e: tap for e, tap in taps.items() if e not in by_row}
+    slots = reach(taps_to_states, by_row, group, weights) if by_row else {}
+    return slots | (reach(taps_to_states, rest, replace(group, batch_size=None), weights) if rest else {})
 
 
 def current_inputs(step: StepFunction, args: Sequence[Any]) -> Inputs:

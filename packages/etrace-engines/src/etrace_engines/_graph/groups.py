@@ -14,13 +14,9 @@ from jax import Array
 from .._compat import Literal as JaxprLiteral
 from .._compat import is_float
 from .._ops import is_elementwise
+from .layout import LAYOUT
 from .lift import Path, StepFunction
 from .relations import Cone
-
-LAYOUT = frozenset(
-    "broadcast_in_dim concatenate copy copy_p expand_dims reshape rev slice split squeeze transpose".split()
-)  # primitives that only move elements
-
 
 @dataclass(frozen=True)
 class HiddenGroup:

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._compat import JaxprEqn, Literal, bind
+from .._compat import JaxprEqn, Literal
 from .._ops import is_elementwise
-from .groups import LAYOUT, HiddenGroup
+from .groups import HiddenGroup
+from .layout import LAYOUT, move_elements
 from .lift import StepFunction
 from .probe import structural_pattern
-from .relations import Relation
 
 
 def same_position(
@@ -77,7 +77,7 @@ def _propagate(eqn: JaxprEqn, ins: list[np.ndarray | None], size: int) -> tuple[
     labelled = {k for k, label in enumerate(ins) if label is not None}
     if eqn.primitive.name in LAYOUT:
         operands = [np.full(v.aval.shape, -1) if label is None else label for v, label in zip(eqn.invars, ins, strict=True)]
-        return [np.asarray(out) for out in bind(eqn, [jnp.asarray(x) for x in operands])], set()
+        return move_elements(eqn, operands), set()
     if not is_elementwise(eqn):
         return [None] * len(eqn.outvars), labelled
     shape = eqn.outvars[0].aval.shape
@@ -102,27 +102,29 @@ def _is_identity(label: np.ndarray, size: int) -> bool:
 
 
 def plainly_elementwise(
-    step: StepFunction, relation: Relation, group: HiddenGroup, detached: frozenset[tuple[int, int]], slabs: frozenset[Any]
+    step: StepFunction, equation: int, group: HiddenGroup, needed: set[Any], slabs: frozenset[Any], detached: frozenset[tuple[int, int]]
 ) -> bool:
-    """Whether every path from the relation's output to the group is elementwise and of the group's shape."""
-    jaxpr = step.closed.jaxpr
-    start = jaxpr.eqns[relation.equation].outvars[0]
-    targets = {jaxpr.outvars[step.num_outputs + i] for i in group.members if not isinstance(jaxpr.outvars[step.num_outputs + i], Literal)}
-    needed = _ancestors(step, targets, slabs, detached)
-    reached = {start} if start not in slabs else set()
+    """Whether every path from an equation's output to the group is elementwise and of the group's shape.
+
+    `needed` are the variables that the group's new states depend on.
+    """
+    eqns = step.closed.jaxpr.eqns
+    start = eqns[equation].outvars[0]
     if start.aval.shape != group.shape:
         return False
-    for index, eqn in enumerate(jaxpr.eqns[relation.equation + 1 :], relation.equation + 1):
+    reached = {start} - slabs
+    for index, eqn in enumerate(eqns[equation + 1 :], equation + 1):
         reads = any(v in reached and (index, k) not in detached for k, v in enumerate(eqn.invars) if not isinstance(v, Literal))
         if not reads or not any(v in needed for v in eqn.outvars):
             continue
         if not is_elementwise(eqn) or any(v.aval.shape != group.shape for v in eqn.outvars):
             return False
         reached.update(v for v in eqn.outvars if v not in slabs)
-    return bool(reached & (targets | needed))
+    return True
 
 
-def _ancestors(step: StepFunction, targets: set[Any], slabs: frozenset[Any], detached: frozenset[tuple[int, int]]) -> set[Any]:
+def ancestors(step: StepFunction, targets: set[Any], slabs: frozenset[Any], detached: frozenset[tuple[int, int]]) -> set[Any]:
+    """Return the variables that the targets depend on, other than through slabs and detached operands."""
     found = set(targets)
     for index, eqn in reversed(list(enumerate(step.closed.jaxpr.eqns))):
         if any(v in found for v in eqn.outvars):
@@ -133,41 +135,48 @@ def _ancestors(step: StepFunction, targets: set[Any], slabs: frozenset[Any], det
 
 
 def reach(
-    taps_to_states: Callable[[Array], list[Array]], output_shape: tuple[int, ...], group: HiddenGroup, weights: Sequence[Array]
-) -> np.ndarray | None:
-    """Probe the map N(q) of one relation into one group.
+    taps_to_states: Callable[[dict[int, Array]], list[Array]],
+    taps: dict[int, Array],
+    group: HiddenGroup,
+    weights: Sequence[Array],
+) -> dict[int, np.ndarray]:
+    """Probe the maps N(q) of relations into one group, all at once.
 
     Parameters
     ----------
     taps_to_states : callable
-        From a tap of the relation's shape to the new states of the group.
-    output_shape : tuple of int
-        Shape of the relation's output.
+        From taps to the new states of the group.
+    taps : dict of equation number to array
+        A tap of the output's shape for each relation; with a batch axis first, unless the group has none.
 
     Returns
     -------
-    array of int, shape (slots, *output_shape), or None
-        Flat positions in the group, batch included, -1 where an element reaches fewer; None where nothing is reached.
+    dict of equation number to array of int, shape (slots, *output shape)
+        Flat positions in the group, batch included, -1 where an element reaches fewer; no entry where nothing is reached.
     """
     batch = group.batch_size
-    by_row = batch is not None and output_shape[:1] == (batch,) and batch > 1
-    row_shape = output_shape[1:] if by_row else output_shape
+    first = taps if batch is None else {e: t[0] for e, t in taps.items()}
 
-    def to_row(v: Array) -> Array:
-        tap = v.reshape(row_shape)
-        tap = jnp.zeros(output_shape, v.dtype).at[0].set(tap) if by_row else tap
-        rows = group.rows(taps_to_states(tap))
-        return (rows[:, 0] if by_row else rows).ravel()
+    def rows_of(first: dict[int, Array]) -> Array:
+        full = first if batch is None else {e: jnp.zeros_like(taps[e]).at[0].set(t) for e, t in first.items()}
+        rows = group.rows(taps_to_states(full))
+        return (rows if batch is None else rows[:, 0]).ravel()
 
-    pattern = structural_pattern(to_row, jnp.zeros(int(np.prod(row_shape))), weights)
-    pattern = pattern.reshape(group.num_states, -1, pattern.shape[1]).any(0)  # positions, outputs
-    if not pattern.any():
-        return None
-    slots = to_slots(pattern).reshape(-1, *row_shape)
-    if not by_row or batch is None:
+    patterns = dict(zip(sorted(first), structural_pattern(rows_of, first, weights), strict=True))
+    found: dict[int, np.ndarray] = {}
+    for equation, pattern in patterns.items():
+        by_position = pattern.reshape(group.num_states, -1, pattern.shape[1]).any(0)
+        if by_position.any():
+            found[equation] = _all_rows(to_slots(by_position).reshape(-1, *first[equation].shape), group)
+    return found
+
+
+def _all_rows(slots: np.ndarray, group: HiddenGroup) -> np.ndarray:
+    """Repeat slots found within batch row 0 for every row."""
+    if group.batch_size is None:
         return slots
-    width = int(np.prod(group.varshape))
-    return np.stack([np.where(slots >= 0, slots + b * width, -1) for b in range(batch)], axis=1)
+    width = group.num_positions // group.batch_size
+    return np.stack([np.where(slots >= 0, slots + b * width, -1) for b in range(group.batch_size)], axis=1)
 
 
 def to_slots(pattern: np.ndarray) -> np.ndarray:

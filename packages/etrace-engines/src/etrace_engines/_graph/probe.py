@@ -1,8 +1,8 @@
 """The structural Jacobian pattern of any differentiable JAX function, without a table of primitives.
 
 Linearise the function, so that custom rules have become plain linear equations; replace its float residuals by random positive
-numbers, so that a derivative that happens to be 0 at this point still counts; let `select_n` pass all its branches; push the
-identity through. What is not zero is the pattern. Residuals that are weights keep their zeros: a masked connection is absent.
+numbers, so that a derivative that happens to be 0 at this point still counts; let `select_n` pass all its branches; pull the
+identity back. What is not zero is the pattern. Residuals that are weights keep their zeros: a masked connection is absent.
 """
 
 from __future__ import annotations
@@ -17,24 +17,31 @@ from jax import Array
 
 from .._compat import ClosedJaxpr, Literal, bind, call_body, is_float
 
-BLOCK = 256  # columns pushed through at once: bounds the memory of a probe
+BLOCK = 256  # rows pulled back at once: bounds the memory of a probe
 
 
-def structural_pattern(f: Callable[[Array], Array], x: Array, weights: Sequence[Array] = ()) -> np.ndarray:
-    """Return the Boolean pattern of df/dx, shape (outputs, inputs), for f from a flat array to a flat array."""
-    closed = jax.make_jaxpr(jax.linearize(f, x)[1])(x)
-    keys = {_fingerprint(w) for w in weights}
-    consts = [_residual(i, jnp.asarray(c), keys) for i, c in enumerate(closed.consts)]
-    linear = lambda v: _evaluate(closed, consts, [v])[0]
+def structural_pattern(f: Callable[[Any], Array], x: Any, weights: Sequence[Array] = ()) -> list[np.ndarray]:
+    """Return the Boolean pattern of df/dx, shape (outputs, leaf size) per leaf of x, for f to a flat array."""
+    linearise = lambda x: jax.vjp(f, x)
+    masked = [w for w in map(np.asarray, weights) if (w == 0).any()]
+    if masked:
+        y, pull = jax.jit(linearise)(x)
+    else:  # shapes are enough, and cost no compilation
+        y, pull = jax.eval_shape(linearise, x)
+    leaves, tree = jax.tree.flatten(pull)
+    program = jax.make_jaxpr(lambda leaves, ct: jax.tree.leaves(jax.tree.unflatten(tree, leaves)(ct)[0]))(leaves, y)
+    keys = {_fingerprint(w) for w in masked}
+    residuals = [_residual(i, leaf, keys) for i, leaf in enumerate(leaves)]
 
     @jax.jit
-    def block(columns: Array) -> Array:
-        offset = linear(jnp.zeros_like(x))
-        return jax.vmap(lambda v: linear(v) - offset)(columns) != 0
+    def block(rows: Array) -> list[Array]:
+        at = lambda ct: _evaluate(program, [*residuals, ct])
+        offset = at(jnp.zeros(y.shape, y.dtype))
+        return [(out - zero).reshape(rows.shape[0], -1) != 0 for out, zero in zip(jax.vmap(at)(rows), offset, strict=True)]
 
-    eye = np.eye(x.size, dtype=x.dtype)
-    parts = [np.asarray(block(jnp.asarray(eye[i : i + BLOCK]))) for i in range(0, x.size, BLOCK)]
-    return np.concatenate(parts).T if parts else np.zeros((0, 0), bool)
+    eye = np.eye(y.size, dtype=y.dtype)
+    parts = [block(jnp.asarray(eye[i : i + BLOCK])) for i in range(0, y.size, BLOCK)]
+    return [np.concatenate([np.asarray(p) for p in column]) for column in zip(*parts, strict=True)]
 
 
 def _fingerprint(w: Any) -> tuple[int, bytes]:
@@ -43,16 +50,19 @@ def _fingerprint(w: Any) -> tuple[int, bytes]:
     return flat.size, flat.tobytes()
 
 
-def _residual(index: int, c: Array, weights: set[tuple[int, bytes]]) -> Array:
-    if not is_float(c):
-        return c
-    draw = jax.random.uniform(jax.random.fold_in(jax.random.key(0), index), c.shape, c.dtype, 0.5, 1.5)
-    return draw * (c != 0) if _fingerprint(c) in weights else draw
+def _residual(index: int, leaf: Any, weights: set[tuple[int, bytes]]) -> Any:
+    """Return random numbers in [0.5, 1.5) in place of a float residual; other dtypes stay, or are zero where unknown."""
+    if not is_float(leaf):
+        return np.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+    draw = np.random.default_rng(index).uniform(0.5, 1.5, leaf.shape)
+    if weights and _fingerprint(leaf) in weights:
+        draw = draw * (np.asarray(leaf) != 0)
+    return jnp.asarray(draw, leaf.dtype)
 
 
-def _evaluate(closed: ClosedJaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def _evaluate(closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
     jaxpr = closed.jaxpr
-    env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(zip(jaxpr.invars, args, strict=True))
+    env: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True)) | dict(zip(jaxpr.invars, args, strict=True))
     read = lambda v: v.val if isinstance(v, Literal) else env[v]
     for eqn in jaxpr.eqns:
         ins = [read(v) for v in eqn.invars]
@@ -60,7 +70,7 @@ def _evaluate(closed: ClosedJaxpr, consts: Sequence[Any], args: Sequence[Any]) -
         if eqn.primitive.name == "select_n":
             outs = [sum(ins[1:])]
         elif body is not None:
-            outs = _evaluate(body, body.consts, ins)
+            outs = _evaluate(body, ins)
         else:
             outs = bind(eqn, ins)
         env.update(zip(eqn.outvars, outs, strict=True))

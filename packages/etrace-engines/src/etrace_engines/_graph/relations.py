@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 from jax import Array
 
 from .._compat import JaxprEqn, Literal, bind, is_float
@@ -76,3 +77,9 @@ def effective_weights(step: StepFunction, cone: Cone, params: Sequence[Array]) -
         eqn: JaxprEqn = jaxpr.eqns[index]
         env.update(zip(eqn.outvars, bind(eqn, [read(v) for v in eqn.invars]), strict=True))
     return [read(jaxpr.eqns[r.equation].invars[r.operand]) for r in cone.relations]
+
+
+def mixing_weights(step: StepFunction, cone: Cone, params: Sequence[Array]) -> list[Array]:
+    """Compute the effective weights of mixing relations only: those whose zeros are absent connections."""
+    mixing = Cone(cone.equations, tuple(r for r in cone.relations if r.operation.mixing), ())
+    return list(jax.jit(lambda params: effective_weights(step, mixing, params))(list(params)))

@@ -83,9 +83,9 @@ def _no_cotangent(h: Array) -> Array:
 
 
 def _df_at_slots(moved: list[Array], num_states: int, colors: np.ndarray, slots: np.ndarray | None) -> Array:
-    if slots is None or (slots.shape[0] == 1 and colors.max() == 0):
-        return jnp.stack(moved)[None]
     by_color = jnp.stack(moved).reshape(-1, num_states, *moved[0].shape)  # colors, states, output
+    if slots is None or by_color.shape[0] == 1 and slots.shape[0] == 1:
+        return by_color.sum(0)[None]
     color = np.where(slots >= 0, colors[np.maximum(slots, 0)], 0)
     picked = jnp.take_along_axis(by_color, jnp.asarray(color)[:, None], axis=0)
     return jnp.where(jnp.asarray(slots >= 0)[:, None], picked, 0)

@@ -15,7 +15,7 @@ from .._graph.graph import Graph, Target
 from .._graph.groups import HiddenGroup
 from .._graph.positions import to_slots
 from .._graph.probe import structural_pattern
-from .._graph.relations import effective_weights
+from .._graph.relations import mixing_weights
 from .blocks import Transition
 from .slots import NeighbourSlots
 
@@ -45,7 +45,7 @@ def _row_group(graph: Graph, group: HiddenGroup) -> HiddenGroup:
 def _transition_pattern(transition: Transition, inputs: Inputs, group: HiddenGroup) -> np.ndarray:
     """Probe which hidden elements of a batch row reach which in one step, themselves included: shape (S n, S n)."""
     graph, batch = transition.graph, group.batch_size or 1
-    weights = effective_weights(graph.step, graph.cone, inputs.params)
+    weights = mixing_weights(graph.step, graph.cone, inputs.params)
 
     def row(v: Array) -> Array:
         first = v.reshape(group.num_states, 1, -1)
@@ -58,7 +58,8 @@ def _transition_pattern(transition: Transition, inputs: Inputs, group: HiddenGro
         return group.rows([new[m] for m in group.members]).reshape(group.num_states, batch, -1)[:, 0].ravel()
 
     size = group.num_states * group.num_positions // batch
-    return structural_pattern(row, jnp.zeros(size), weights) | np.eye(size, dtype=bool)
+    pattern = structural_pattern(row, jnp.zeros(size, inputs.hidden[group.members[0]].dtype), weights)[0]
+    return pattern | np.eye(size, dtype=bool)
 
 
 def _widen(graph: Graph, target: Target, group: HiddenGroup, steps: np.ndarray) -> NeighbourSlots:

@@ -13,11 +13,13 @@ from jax import Array
 
 from .._compat import is_float
 from .._engine.build import build_engine
-from .._graph.graph import Graph, Traced, build_graph, current_inputs
+from .._graph.graph import Follow, Graph, Traced, build_graph, current_inputs
 from .._graph.groups import HiddenGroup
 from .._graph.lift import Path, StateLeaf
 from .._graph.report import Report, make_report
-from .data import MultiStepData
+from .._sequence.evolve import etrace_evolve
+from .._sequence.grad import etrace_grad
+from .._data import MultiStepData
 from .signals import expand_modulator, feedback_matrices, project
 from .step import Arrays, Result, Rule, Signal, make_rule, single_step
 from .window import Estimator, window
@@ -120,7 +122,7 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         ValueError
             If a hidden state does not lead with `batch_size`, or `traced` names something that is not a parameter.
         """
-        graph = build_graph(self.model, args, batch_size=batch_size, **self._options)
+        graph = build_graph(self.model, args, batch_size=batch_size, follow=_follow(self.config), **self._options)
         inputs = current_inputs(graph.step, args)
         engine = build_engine(graph, inputs, self.config, key=self._projection_key, trace_dtype=self._trace_dtype)
         self._feedback = feedback_matrices(graph.groups, self._feedback_key) if self._signal_is("random_feedback") else []
@@ -129,7 +131,7 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         self._arg_avals = [jax.typeof(x) for x in inputs.args]
         self._step = single_step(self._rule)
         self._window = window(self._rule, self._estimator(graph))
-        self.trace = TraceState(engine.init())
+        self.trace = TraceState(jax.jit(engine.init)())
         return self
 
     def _signal_is(self, name: str) -> bool:
@@ -240,6 +242,110 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         self.trace.value = result.traces
         return jax.tree.unflatten(step.out_tree, result.outputs)
 
+    def etrace_grad(
+        self,
+        *sequences: Any,
+        step_fn: Callable[..., Any] | None = None,
+        mask: Any = None,
+        chunk_size: int | None = None,
+        weights: Any = None,
+        reduction: str = "mean",
+        loss_output: str = "per_step",
+        has_aux: bool = False,
+        return_value: bool = False,
+    ) -> Any:
+        """Accumulate the rule's gradient of a loss over a sequence, while the model runs.
+
+        Parameters
+        ----------
+        *sequences : pytrees of arrays, shape (time, ...)
+            Sliced in step along time and handed to `step_fn`.
+        step_fn : callable
+            Called with one slice of each sequence; calls this learner exactly once, and returns the loss: a scalar, or shape
+            (chunk_size,) for windows, whose inputs it wraps in `MultiStepData`.
+        mask : array, shape (time,), optional
+            Weights of the losses; the model and the traces advance at every step. Default: ones.
+        chunk_size : int, optional
+            Steps per window, for a 'multi-step' learner. Default None: single steps.
+        weights : dict of path to ParamState, optional
+            What to differentiate. Default: `param_states`.
+        reduction : {'mean', 'sum'}
+            'mean' divides once by ``max(sum(mask), 1)``.
+        loss_output : {'per_step', 'masked', 'scalar'}
+            What `return_value` returns: losses of shape (time,) before or after the mask, or the reduced objective.
+        has_aux : bool
+            Whether `step_fn` returns ``(loss, aux)``; aux is stacked over calls.
+        return_value : bool
+            Whether to return the losses too.
+
+        Returns
+        -------
+        gradients, or tuple of gradients, losses, aux
+            Arranged as by `brainstate.transform.grad`; gradients are a dict like `weights`.
+
+        Raises
+        ------
+        TypeError
+            If `step_fn` is missing, `chunk_size` is not an int, or a sequence is wrapped in `MultiStepData`.
+        ValueError
+            If lengths or shapes do not fit, or a value is not allowed.
+
+        Examples
+        --------
+        >>> import brainstate, jax.numpy as jnp, etrace_engines
+        >>> model = brainstate.nn.GRUCell(3, 4)
+        >>> learner = etrace_engines.compile(model, "D_RTRL", jnp.zeros((2, 3)), batch_size=2)
+        >>> gradients, loss = learner.etrace_grad(
+        ...     jnp.ones((5, 2, 3)), step_fn=lambda x: (learner(x) ** 2).mean(), return_value=True, loss_output="scalar"
+        ... )
+        >>> loss.shape, sorted(gradients) == sorted(learner.param_states)
+        ((), True)
+        """
+        return etrace_grad(
+            self,
+            sequences,
+            step_fn=step_fn,
+            mask=mask,
+            chunk_size=chunk_size,
+            weights=weights,
+            reduction=reduction,
+            loss_output=loss_output,
+            has_aux=has_aux,
+            return_value=return_value,
+        )
+
+    def etrace_evolve(
+        self,
+        *sequences: Any,
+        step_fn: Callable[..., Any] | None = None,
+        chunk_size: int | None = None,
+        return_outputs: bool = False,
+    ) -> Any:
+        """Run over a sequence without a loss: states and traces (and their filters) advance.
+
+        Parameters
+        ----------
+        *sequences : pytrees of arrays, shape (time, ...)
+            Sliced along time; the learner's inputs, unless `step_fn` makes them.
+        step_fn : callable, optional
+            Called with one slice of each sequence; calls this learner once. Default: the learner.
+        chunk_size : int, optional
+            Steps per window, for a 'multi-step' learner.
+        return_outputs : bool
+            Whether to return the outputs, stacked over time (of `step_fn`: over calls).
+
+        Returns
+        -------
+        pytree of arrays, or None
+            The outputs, if asked for.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `etrace_grad`.
+        """
+        return etrace_evolve(self, sequences, step_fn=step_fn, chunk_size=chunk_size, return_outputs=return_outputs)
+
     def _check_call(self, leaves: Sequence[Any], is_window: bool, modulator: Any) -> None:
         if is_window and self.vjp_method == "single-step":
             raise ValueError("`MultiStepData` needs `vjp_method='multi-step'`; this learner has 'single-step'.")
@@ -275,6 +381,12 @@ def _check_options(config: ETraceConfig, vjp_method: str, hidden_groups: str) ->
         raise ValueError(
             "`learning_signal='bootstrapped'` acts at the end of a window, so it needs `vjp_method='multi-step'`, got 'single-step'."
         )
+
+
+def _follow(config: ETraceConfig) -> Follow:
+    if config.trace_factorization == "random_projection":
+        return "reach"
+    return "mixing" if config.recurrence_scope == "sparse_n" else "local"
 
 
 def _as_key(key: Any) -> Array:
