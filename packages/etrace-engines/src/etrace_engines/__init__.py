@@ -1,9 +1,9 @@
 """Online learning of unmodified recurrent and spiking JAX models by eligibility traces."""
 
+from ._data import MultiStepData
 from ._graph.groups import HiddenGroup
 from ._graph.report import Report, ReportRow
 from ._learner.compile import compile
-from ._data import MultiStepData
 from ._learner.learner import ETraceLearner
 from ._learner.presets import (
     D_RTRL,

@@ -8,9 +8,25 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
-__all__ = ["ClosedJaxpr", "Jaxpr", "JaxprEqn", "Literal", "bind", "call_body", "custom_body", "is_float", "scan_parts"]
+__all__ = [
+    "ClosedJaxpr",
+    "Jaxpr",
+    "JaxprEqn",
+    "Literal",
+    "aval",
+    "bind",
+    "call_body",
+    "custom_body",
+    "is_float",
+    "scan_parts",
+]
 
 _CALLS = {"jit", "pjit", "closed_call", "core_call", "core_closed_call", "checkpoint", "remat", "remat2"}
+
+
+def aval(v: Any) -> Any:  # jax types avals as abstract values, without shape and dtype
+    """Return the abstract array of a jaxpr variable."""
+    return v.aval
 
 
 def bind(eqn: JaxprEqn, operands: Sequence[Any]) -> list[Any]:

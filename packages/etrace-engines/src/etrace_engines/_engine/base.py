@@ -17,8 +17,9 @@ from .._ops import ParameterOperation
 class AbstractEngine(ABC):
     """Traces of one factorisation on one graph.
 
-    A *gradient* here is a list with one array per traced relation, of the shape of its effective weight; a *signal* is a list
-    with one array per hidden group, of shape (states, *group shape). Traces and local dynamics are pytrees of arrays.
+    A *gradient* here is a list with one array per traced relation, of the shape of its effective weight; a *signal* is
+    a list with one array per hidden group, of shape (states, *group shape). Traces and local dynamics are pytrees of
+    arrays.
     """
 
     def __init__(self, graph: Graph, trace_dtype: Any) -> None:
@@ -54,7 +55,9 @@ class AbstractEngine(ABC):
         """Return the traces of a sequence's start: nothing has been seen."""
 
     @abstractmethod
-    def local(self, inputs: Inputs, weights: Sequence[Array], operands: Mapping[int, Sequence[Array]], traces: Any) -> Any:
+    def local(
+        self, inputs: Inputs, weights: Sequence[Array], operands: Mapping[int, Sequence[Array]], traces: Any
+    ) -> Any:
         """Return what the step contributes: carriers, Df, and the transition."""
 
     @abstractmethod
@@ -70,7 +73,7 @@ class AbstractEngine(ABC):
         """Return the gradient that a signal at the new hidden states carries, beyond the step's own gradient."""
 
     def blocks(self, local: Any) -> list[Array | float] | None:
-        """Return the transition per group where ``past(L) = entry(L R)``, so that one backward pass is enough; else None."""
+        """Return the transition per group where ``past(L) = entry(L R)``, which saves a backward pass; else None."""
         return None
 
 

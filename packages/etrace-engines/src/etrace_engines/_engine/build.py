@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from etrace_config import ETraceConfig
 from jax import Array
 
+from etrace_config import ETraceConfig
+
 from .._graph.evaluate import Inputs
-from .._graph.graph import Graph
+from .._graph.graph import Follow, Graph
 from .._jacobian.dynamics import Dynamics
 from .base import AbstractEngine
 from .factorised import FactorisedEngine
@@ -28,6 +29,13 @@ def build_engine(graph: Graph, inputs: Inputs, config: ETraceConfig, *, key: Arr
         return FactorisedEngine(graph, dynamics, config.decay_x or 0.0, config.decay_f or 0.0, trace_dtype)
     kappa = config.kappa if config.trace_filter == "kappa" else None
     return PerParameterEngine(graph, dynamics, kappa, trace_dtype)
+
+
+def follow(config: ETraceConfig) -> Follow:
+    """Return how far a rule follows influence within a step."""
+    if config.trace_factorization == "random_projection":
+        return "reach"
+    return "mixing" if config.recurrence_scope == "sparse_n" else "local"
 
 
 def _leak(config: ETraceConfig, recursion: str) -> float | None:

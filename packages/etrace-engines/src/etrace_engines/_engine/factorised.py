@@ -50,7 +50,9 @@ class FactorisedEngine(AbstractEngine):
             jnp.zeros((), jnp.int32),
         )
 
-    def local(self, inputs: Inputs, weights: Sequence[Array], operands: Mapping[int, Sequence[Array]], traces: Any) -> Local:
+    def local(
+        self, inputs: Inputs, weights: Sequence[Array], operands: Mapping[int, Sequence[Array]], traces: Any
+    ) -> Local:
         """Return carriers, Df and transitions of the step."""
         local = self.dynamics(inputs, weights)
         return Local(self.carriers(operands), local.influence, local.transition)

@@ -45,14 +45,15 @@ class PerParameterEngine(AbstractEngine):
         zeros = lambda: [jnp.zeros(shape(i), self.dtype(i)) for i in range(len(self.graph.targets))]
         return Traces(zeros(), zeros() if self.kappa is not None else None)
 
-    def local(self, inputs: Inputs, weights: Sequence[Array], operands: Mapping[int, Sequence[Array]], traces: Any) -> Local:
+    def local(
+        self, inputs: Inputs, weights: Sequence[Array], operands: Mapping[int, Sequence[Array]], traces: Any
+    ) -> Local:
         """Return carriers, Df and transitions of the step."""
         local = self.dynamics(inputs, weights)
-        on_axes = lambda i, x: x if isinstance(x, float) else self.operation(i).output(x)
         return Local(
             self.carriers(operands),
-            [on_axes(i, x) for i, x in enumerate(local.influence)],
-            [on_axes(i, x) for i, x in enumerate(local.transition)],
+            [self.operation(i).output(x) for i, x in enumerate(local.influence)],
+            [x if isinstance(x, float) else self.operation(i).output(x) for i, x in enumerate(local.transition)],
             local.blocks,
         )
 
@@ -61,7 +62,9 @@ class PerParameterEngine(AbstractEngine):
 
     def advance(self, traces: Traces, local: Local) -> Traces:
         """Return R e + x (x) Df, and its low-pass."""
-        fresh = [outer(local.carriers[t.relation], df) for t, df in zip(self.graph.targets, local.influence, strict=True)]
+        fresh = [
+            outer(local.carriers[t.relation], df) for t, df in zip(self.graph.targets, local.influence, strict=True)
+        ]
         kept = self._propagated(traces, local)
         plain = [(r + f).astype(e.dtype) for r, f, e in zip(kept, fresh, traces.plain, strict=True)]
         if traces.filtered is None or self.kappa is None:
@@ -86,6 +89,8 @@ class PerParameterEngine(AbstractEngine):
     def _contract(self, traces: Sequence[Array], signal: Sequence[Array]) -> list[Array]:
         parts = [
             contract(self.operation(i).output(slots.signal(signal[target.group])), trace)
-            for i, (target, slots, trace) in enumerate(zip(self.graph.targets, self.dynamics.slots, traces, strict=True))
+            for i, (target, slots, trace) in enumerate(
+                zip(self.graph.targets, self.dynamics.slots, traces, strict=True)
+            )
         ]
         return self.gather(parts)

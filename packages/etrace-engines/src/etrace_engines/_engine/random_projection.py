@@ -26,7 +26,7 @@ class Traces(NamedTuple):
 
 
 class Local(NamedTuple):
-    """Per group: the hidden factor pushed through the transition, the signs, and the signs pulled back to the weights."""
+    """Per group: the hidden factor after the transition, the signs, and the signs pulled back to the weights."""
 
     pushed: list[Array]
     signs: list[Array]
@@ -35,7 +35,7 @@ class Local(NamedTuple):
 
 
 class RandomProjectionEngine(AbstractEngine):
-    """s' = rho0 J s + rho1 nu and th' = th / rho0 + (nu^T dF/dw) / rho1; E[s' th'] is the exact within-group influence."""
+    """s' = rho0 J s + rho1 nu, th' = th / rho0 + (nu^T dF/dw) / rho1; E[s' th'] is the exact influence."""
 
     def __init__(self, graph: Graph, key: Array, trace_dtype: Any) -> None:
         super().__init__(graph, trace_dtype)
@@ -73,7 +73,9 @@ class RandomProjectionEngine(AbstractEngine):
             pulled.append(pull([n.astype(h.dtype) for n, h in zip(group.unstack(nu), new, strict=True)])[0])
         return Local(pushed, signs, pulled, key)
 
-    def _states(self, inputs: Inputs, entry: Sequence[Array], weights: Sequence[Array], group: HiddenGroup) -> list[Array]:
+    def _states(
+        self, inputs: Inputs, entry: Sequence[Array], weights: Sequence[Array], group: HiddenGroup
+    ) -> list[Array]:
         hidden = list(inputs.hidden)
         for member, value in zip(group.members, entry, strict=True):
             hidden[member] = value
@@ -101,7 +103,7 @@ class RandomProjectionEngine(AbstractEngine):
         return self._meet(traces.hidden, traces.weights, signal)
 
     def past(self, traces: Traces, local: Local, signal: Sequence[Array]) -> list[Array]:
-        """Contract a signal with J s; the step's own influence is exact in the in-step gradient, so no sign enters it."""
+        """Contract a signal with J s; the in-step gradient holds the step's own influence, without noise."""
         return self._meet(local.pushed, traces.weights, signal)
 
     def _meet(self, hidden: Sequence[Array], weights: Sequence[list[Array]], signal: Sequence[Array]) -> list[Array]:

@@ -1,9 +1,10 @@
-"""The one evaluator of the step's jaxpr: with taps, with weights passed in, and with the past of hidden states frozen or live.
+"""The one evaluator of the step's jaxpr: with taps, weights passed in, and the hidden past frozen or live.
 
-A *view* of a variable says for whom it is computed: ``(live, group)``. ``group`` is the hidden group whose new states are being
-computed (None: outputs, and everything else). Inside its own group, a new state is seen as computed, so that same-step coupling
-(LSTM c -> h) stays; everyone else sees the group's *slab*, an independent argument of the rest of the step. ``live`` says
-whether the hidden states at entry are differentiated through. All views of a variable have one value; the compiler merges them.
+A *view* of a variable says for whom it is computed: ``(live, group)``. ``group`` is the hidden group whose new states
+are being computed (None: outputs, and everything else). Inside its own group, a new state is seen as computed, so that
+same-step coupling (LSTM c -> h) stays; everyone else sees the group's *slab*, an independent argument of the rest of
+the step. ``live`` says whether the hidden states at entry are differentiated through. All views of a variable have one
+value; the compiler merges them.
 """
 
 from __future__ import annotations
@@ -188,8 +189,8 @@ def evaluate_views(
 ) -> Outputs:
     """Evaluate a plan.
 
-    `swap` replaces operands, `taps` are added to the first output of equations, operands in `detach` pass no gradient, and
-    `slab` maps a computed new state to what the rest of the step sees.
+    `swap` replaces operands, `taps` are added to the first output of equations, operands in `detach` pass no gradient,
+    and `slab` maps a computed new state to what the rest of the step sees.
     """
     step, jaxpr = plan.step, plan.step.closed.jaxpr
     swap, taps = swap or {}, taps or {}

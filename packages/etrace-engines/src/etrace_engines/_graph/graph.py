@@ -13,7 +13,7 @@ from jax import Array
 
 from .._compat import Literal as JaxprLiteral
 from .._compat import is_float
-from .evaluate import Inputs, Plan, evaluate_views, make_plan
+from .evaluate import Inputs, evaluate_views, make_plan
 from .groups import HiddenGroup, find_groups
 from .lift import Path, StateLeaf, StepFunction, lift
 from .positions import ancestors, plainly_elementwise, reach
@@ -74,8 +74,8 @@ def build_graph(
 ) -> Graph:
     """Lift a model and analyse its step.
 
-    `follow` says how far influence is followed within a step: 'local', up to the next mixing operation; 'mixing', through it;
-    'reach', through it without asking which positions are reached.
+    `follow` says how far influence is followed within a step: 'local', up to the next mixing operation; 'mixing',
+    through it; 'reach', through it without asking which positions are reached.
     """
     step = lift(model, args)
     _check_batch(step, batch_size)
@@ -84,7 +84,11 @@ def build_graph(
     wanted = _traced_params(step.params, traced)
     eqns = step.closed.jaxpr.eqns
     carriers = (
-        (r.equation, k) for r in cone.relations if r.operation.mixing for k in range(len(eqns[r.equation].invars)) if k != r.operand
+        (r.equation, k)
+        for r in cone.relations
+        if r.operation.mixing
+        for k in range(len(eqns[r.equation].invars))
+        if k != r.operand
     )
     detached = frozenset(carriers if follow == "local" else ())
     candidates = tuple(r for r in cone.relations if r.params & wanted)
@@ -105,8 +109,8 @@ def _check_batch(step: StepFunction, batch_size: int | None) -> None:
         shape = jax.tree.leaves(leaf.state.value)[leaf.index].shape
         if shape[:1] != (batch_size,):
             raise ValueError(
-                f"`batch_size={batch_size}` does not lead the shape {shape} of hidden state {leaf.name!r}; initialise the model's "
-                f"states with this batch size, or pass the size they have."
+                f"`batch_size={batch_size}` does not lead the shape {shape} of hidden state {leaf.name!r}; "
+                "initialise the model's states with this batch size, or pass the size they have."
             )
 
 
@@ -120,7 +124,9 @@ def _traced_params(params: Sequence[StateLeaf], traced: Traced) -> frozenset[int
     unknown = wanted - {leaf.path for leaf in params}
     if unknown:
         known = sorted(str(leaf.path) for leaf in params)
-        raise ValueError(f"`traced` names {sorted(map(str, unknown))}, which are not parameters of the model; it has {known}.")
+        raise ValueError(
+            f"`traced` names {sorted(map(str, unknown))}, which are not parameters of the model; it has {known}."
+        )
     return frozenset(i for i, leaf in enumerate(params) if leaf.path in wanted)
 
 
@@ -166,7 +172,9 @@ def _probe(
         ).computed
         return [computed[m] for m in group.members]
 
-    by_row = {e: tap for e, tap in taps.items() if group.batch_size is not None and tap.shape[:1] == (group.batch_size,)}
+    by_row = {
+        e: tap for e, tap in taps.items() if group.batch_size is not None and tap.shape[:1] == (group.batch_size,)
+    }
     rest = {e: tap for e, tap in taps.items() if e not in by_row}
     slots = reach(taps_to_states, by_row, group, weights) if by_row else {}
     return slots | (reach(taps_to_states, rest, replace(group, batch_size=None), weights) if rest else {})

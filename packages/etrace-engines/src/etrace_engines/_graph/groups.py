@@ -18,6 +18,7 @@ from .layout import LAYOUT
 from .lift import Path, StepFunction
 from .relations import Cone
 
+
 @dataclass(frozen=True)
 class HiddenGroup:
     """Hidden states that share a trace.
@@ -92,7 +93,9 @@ def find_groups(
     parts = [list(range(len(step.hidden)))] if joint else _coupled(step, cone)
     shape = lambda i: tuple(step.closed.jaxpr.outvars[step.num_outputs + i].aval.shape)
     return tuple(
-        HiddenGroup(k, tuple(part), tuple(step.hidden[i].path for i in part), tuple(map(shape, part)), batch_size, joint)
+        HiddenGroup(
+            k, tuple(part), tuple(step.hidden[i].path for i in part), tuple(map(shape, part)), batch_size, joint
+        )
         for k, part in enumerate(parts)
     )
 

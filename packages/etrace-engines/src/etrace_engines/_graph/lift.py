@@ -1,7 +1,8 @@
 """From a stateful model to a pure step function: one flat jaxpr, and the role of each of its inputs and outputs.
 
-Calls (`jit`, `checkpoint`) are inlined, short scans and conditionals that hold parameters are unrolled, so that the analysis
-sees every parameter operation. `custom_jvp` and `custom_vjp` calls stay opaque: surrogate gradients live there.
+Calls (`jit`, `checkpoint`) are inlined, short scans and conditionals that hold parameters are unrolled, so that the
+analysis sees every parameter operation. `custom_jvp` and `custom_vjp` calls stay opaque: surrogate gradients live
+there.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ def lift(model: Any, args: Sequence[Any]) -> StepFunction:
         for i, _ in enumerate(jax.tree.leaves(state.value))
     ]
     roles = [_role(leaf.state) for leaf in leaves]
-    args_tree = jax.tree.structure(tuple(args))
-    out_tree = jax.tree.structure(lifted.get_out_shapes(*args)[0])
+    args_tree: Any = jax.tree.structure(tuple(args))
+    out_tree: Any = jax.tree.structure(lifted.get_out_shapes(*args)[0])
     traced = lifted.get_jaxpr(*args)
     order = [i for role in ("params", "hidden", "other") for i, r in enumerate(roles) if r == role]
     closed = _reorder_and_inline(traced, order, roles, args_tree.num_leaves, out_tree.num_leaves)
@@ -85,7 +86,9 @@ def _role(state: Any) -> str:
     return "hidden" if isinstance(state, brainstate.HiddenState) else "other"
 
 
-def _reorder_and_inline(traced: ClosedJaxpr, order: list[int], roles: list[str], num_args: int, num_out: int) -> ClosedJaxpr:
+def _reorder_and_inline(
+    traced: ClosedJaxpr, order: list[int], roles: list[str], num_args: int, num_out: int
+) -> ClosedJaxpr:
     """Flatten the jaxpr, with the states in the order of their roles and the parameters left out of the outputs."""
     avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in traced.jaxpr.invars]
     flat_avals = [*avals[:num_args], *(avals[num_args + i] for i in order)]
@@ -105,7 +108,9 @@ def _reorder_and_inline(traced: ClosedJaxpr, order: list[int], roles: list[str],
 def _inline(closed: ClosedJaxpr, args: Sequence[Any], flags: Sequence[bool]) -> tuple[list[Any], list[bool]]:
     """Evaluate a jaxpr with its calls inlined; `flags` say which values depend on parameters."""
     jaxpr = closed.jaxpr
-    env: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True)) | dict(zip(jaxpr.invars, args, strict=True))
+    env: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True)) | dict(
+        zip(jaxpr.invars, args, strict=True)
+    )
     flag: dict[Any, bool] = dict.fromkeys(jaxpr.constvars, False) | dict(zip(jaxpr.invars, flags, strict=True))
     for eqn in jaxpr.eqns:
         ins = [v.val if isinstance(v, Literal) else env[v] for v in eqn.invars]
@@ -134,7 +139,11 @@ def _inline_equation(eqn: JaxprEqn, ins: list[Any], marks: list[bool]) -> tuple[
 def _unroll_scan(eqn: JaxprEqn, ins: list[Any], marks: list[bool]) -> tuple[list[Any], list[bool]]:
     body, num_consts, num_carry, length, reverse = scan_parts(eqn)
     consts, carry, xs = ins[:num_consts], ins[num_consts : num_consts + num_carry], ins[num_consts + num_carry :]
-    c_marks, carry_marks, x_marks = marks[:num_consts], marks[num_consts : num_consts + num_carry], marks[num_consts + num_carry :]
+    c_marks, carry_marks, x_marks = (
+        marks[:num_consts],
+        marks[num_consts : num_consts + num_carry],
+        marks[num_consts + num_carry :],
+    )
     stacked: dict[int, list[Any]] = {}
     y_marks: list[bool] = []
     for t in reversed(range(length)) if reverse else range(length):

@@ -1,8 +1,9 @@
 """Positions: which equations keep hidden state p at position p, and which positions an output element reaches.
 
-`same_position` follows labels: each element of a variable carries the hidden position it comes from. Elementwise equations merge
-equal labels, layout equations move them, and whatever else reads a label *joins positions*: under the diagonal scope it reads
-the frozen past. `reach` is the map N(q) of a relation's outputs; identity where the tail is plainly elementwise, else probed.
+`same_position` follows labels: each element of a variable carries the hidden position it comes from. Elementwise
+equations merge equal labels, layout equations move them, and whatever else reads a label *joins positions*: under the
+diagonal scope it reads the frozen past. `reach` is the map N(q) of a relation's outputs; identity where the tail is
+plainly elementwise, else probed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._compat import JaxprEqn, Literal
+from .._compat import JaxprEqn, Literal, aval
 from .._ops import is_elementwise
 from .groups import HiddenGroup
 from .layout import LAYOUT, move_elements
@@ -76,11 +77,13 @@ def _propagate(eqn: JaxprEqn, ins: list[np.ndarray | None], size: int) -> tuple[
     """Return the labels of the outputs, and the operands to freeze."""
     labelled = {k for k, label in enumerate(ins) if label is not None}
     if eqn.primitive.name in LAYOUT:
-        operands = [np.full(v.aval.shape, -1) if label is None else label for v, label in zip(eqn.invars, ins, strict=True)]
-        return move_elements(eqn, operands), set()
+        operands = [
+            np.full(aval(v).shape, -1) if label is None else label for v, label in zip(eqn.invars, ins, strict=True)
+        ]
+        return list(move_elements(eqn, operands)), set()
     if not is_elementwise(eqn):
         return [None] * len(eqn.outvars), labelled
-    shape = eqn.outvars[0].aval.shape
+    shape = aval(eqn.outvars[0]).shape
     spread = {k: np.broadcast_to(ins[k], shape) for k in labelled}  # type: ignore[arg-type]  # labelled are not None
     kept = set(labelled)
     if _conflict(list(spread.values())):
@@ -102,7 +105,12 @@ def _is_identity(label: np.ndarray, size: int) -> bool:
 
 
 def plainly_elementwise(
-    step: StepFunction, equation: int, group: HiddenGroup, needed: set[Any], slabs: frozenset[Any], detached: frozenset[tuple[int, int]]
+    step: StepFunction,
+    equation: int,
+    group: HiddenGroup,
+    needed: set[Any],
+    slabs: frozenset[Any],
+    detached: frozenset[tuple[int, int]],
 ) -> bool:
     """Whether every path from an equation's output to the group is elementwise and of the group's shape.
 
@@ -114,7 +122,9 @@ def plainly_elementwise(
         return False
     reached = {start} - slabs
     for index, eqn in enumerate(eqns[equation + 1 :], equation + 1):
-        reads = any(v in reached and (index, k) not in detached for k, v in enumerate(eqn.invars) if not isinstance(v, Literal))
+        reads = any(
+            v in reached and (index, k) not in detached for k, v in enumerate(eqn.invars) if not isinstance(v, Literal)
+        )
         if not reads or not any(v in needed for v in eqn.outvars):
             continue
         if not is_elementwise(eqn) or any(v.aval.shape != group.shape for v in eqn.outvars):
@@ -123,20 +133,24 @@ def plainly_elementwise(
     return True
 
 
-def ancestors(step: StepFunction, targets: set[Any], slabs: frozenset[Any], detached: frozenset[tuple[int, int]]) -> set[Any]:
+def ancestors(
+    step: StepFunction, targets: set[Any], slabs: frozenset[Any], detached: frozenset[tuple[int, int]]
+) -> set[Any]:
     """Return the variables that the targets depend on, other than through slabs and detached operands."""
     found = set(targets)
     for index, eqn in reversed(list(enumerate(step.closed.jaxpr.eqns))):
         if any(v in found for v in eqn.outvars):
             found.update(
-                v for k, v in enumerate(eqn.invars) if not isinstance(v, Literal) and v not in slabs and (index, k) not in detached
+                v
+                for k, v in enumerate(eqn.invars)
+                if not isinstance(v, Literal) and v not in slabs and (index, k) not in detached
             )
     return found
 
 
 def reach(
     taps_to_states: Callable[[dict[int, Array]], list[Array]],
-    taps: dict[int, Array],
+    taps: dict[int, Any],
     group: HiddenGroup,
     weights: Sequence[Array],
 ) -> dict[int, np.ndarray]:
@@ -152,7 +166,8 @@ def reach(
     Returns
     -------
     dict of equation number to array of int, shape (slots, *output shape)
-        Flat positions in the group, batch included, -1 where an element reaches fewer; no entry where nothing is reached.
+        Flat positions in the group, batch included, -1 where an element reaches fewer; no entry where nothing is
+        reached.
     """
     batch = group.batch_size
     first = taps if batch is None else {e: t[0] for e, t in taps.items()}
@@ -165,7 +180,7 @@ def reach(
     patterns = dict(zip(sorted(first), structural_pattern(rows_of, first, weights), strict=True))
     found: dict[int, np.ndarray] = {}
     for equation, pattern in patterns.items():
-        by_position = pattern.reshape(group.num_states, -1, pattern.shape[1]).any(0)
+        by_position: np.ndarray = np.any(pattern.reshape(group.num_states, -1, pattern.shape[1]), axis=0)
         if by_position.any():
             found[equation] = _all_rows(to_slots(by_position).reshape(-1, *first[equation].shape), group)
     return found

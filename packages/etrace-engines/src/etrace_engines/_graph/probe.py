@@ -1,8 +1,9 @@
 """The structural Jacobian pattern of any differentiable JAX function, without a table of primitives.
 
-Linearise the function, so that custom rules have become plain linear equations; replace its float residuals by random positive
-numbers, so that a derivative that happens to be 0 at this point still counts; let `select_n` pass all its branches; pull the
-identity back. What is not zero is the pattern. Residuals that are weights keep their zeros: a masked connection is absent.
+Linearise the function, so that custom rules have become plain linear equations; replace its float residuals by random
+positive numbers, so that a derivative that happens to be 0 at this point still counts; let `select_n` pass all its
+branches; pull the identity back. What is not zero is the pattern. Residuals that are weights keep their zeros: a masked
+connection is absent.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def structural_pattern(f: Callable[[Any], Array], x: Any, weights: Sequence[Arra
     def block(rows: Array) -> list[Array]:
         at = lambda ct: _evaluate(program, [*residuals, ct])
         offset = at(jnp.zeros(y.shape, y.dtype))
-        return [(out - zero).reshape(rows.shape[0], -1) != 0 for out, zero in zip(jax.vmap(at)(rows), offset, strict=True)]
+        return [
+            (out - zero).reshape(rows.shape[0], -1) != 0 for out, zero in zip(jax.vmap(at)(rows), offset, strict=True)
+        ]
 
     eye = np.eye(y.size, dtype=y.dtype)
     parts = [block(jnp.asarray(eye[i : i + BLOCK])) for i in range(0, y.size, BLOCK)]
@@ -51,7 +54,7 @@ def _fingerprint(w: Any) -> tuple[int, bytes]:
 
 
 def _residual(index: int, leaf: Any, weights: set[tuple[int, bytes]]) -> Any:
-    """Return random numbers in [0.5, 1.5) in place of a float residual; other dtypes stay, or are zero where unknown."""
+    """Return random numbers in [0.5, 1.5) for a float residual; other dtypes stay, or are 0 where unknown."""
     if not is_float(leaf):
         return np.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
     draw = np.random.default_rng(index).uniform(0.5, 1.5, leaf.shape)
@@ -62,7 +65,9 @@ def _residual(index: int, leaf: Any, weights: set[tuple[int, bytes]]) -> Any:
 
 def _evaluate(closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
     jaxpr = closed.jaxpr
-    env: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True)) | dict(zip(jaxpr.invars, args, strict=True))
+    env: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True)) | dict(
+        zip(jaxpr.invars, args, strict=True)
+    )
     read = lambda v: v.val if isinstance(v, Literal) else env[v]
     for eqn in jaxpr.eqns:
         ins = [read(v) for v in eqn.invars]

@@ -1,7 +1,8 @@
 """Which equations apply a parameter: the parameter cone and the relations at its frontier.
 
-The *cone* holds every variable computed from parameters and constants only. An equation with one operand in the cone and
-another outside it is a *relation*; its operand in the cone is the *effective weight* (`softplus(w)`, `w * mask`, ...).
+The *cone* holds every variable computed from parameters and constants only. An equation with one operand in the cone
+and another outside it is a *relation*; its operand in the cone is the *effective weight* (`softplus(w)`, `w * mask`,
+...).
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def find_cone(step: StepFunction) -> Cone:
     """Analyse the step's jaxpr once, in order."""
     jaxpr = step.closed.jaxpr
     first = step.num_args
-    sources: dict[Any, frozenset[int]] = {v: frozenset({i}) for i, v in enumerate(jaxpr.invars[first : first + len(step.params)])}
+    sources: dict[Any, frozenset[int]] = {
+        v: frozenset({i}) for i, v in enumerate(jaxpr.invars[first : first + len(step.params)])
+    }
     data = set(jaxpr.invars) - set(sources)
     inside: list[int] = []
     relations: list[Relation] = []

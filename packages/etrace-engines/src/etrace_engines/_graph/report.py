@@ -46,7 +46,9 @@ class Report:
         head = tuple(field.name for field in fields(ReportRow))
         cells = [head, *(tuple(_cell(value) for value in astuple(row)) for row in self.rows)]
         widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
-        return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in cells)
+        return "\n".join(
+            "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in cells
+        )
 
 
 def _cell(value: object) -> str:

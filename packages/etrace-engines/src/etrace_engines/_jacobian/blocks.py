@@ -54,7 +54,9 @@ class Transition:
 
 def compile_transition(graph: Graph) -> Transition:
     """Plan the evaluation in which a group's new states depend on its own entry states, uncut."""
-    return Transition(graph, make_plan(graph.step, graph.groups, [True] * len(graph.step.hidden), {}, with_outputs=False))
+    return Transition(
+        graph, make_plan(graph.step, graph.groups, [True] * len(graph.step.hidden), {}, with_outputs=False)
+    )
 
 
 def _rows_of_jacobian(new: Sequence[Array], pull: Pull, group: HiddenGroup) -> Array:
@@ -64,16 +66,18 @@ def _rows_of_jacobian(new: Sequence[Array], pull: Pull, group: HiddenGroup) -> A
     def one(position: Array, state: Array) -> Array:
         mask = jnp.zeros((group.batch_size or 1, width)).at[:, position].set(1.0).reshape(group.shape)
         entry = pull(group_cotangent(new, group, state, mask))
-        return group.rows([entry[m] for m in group.members]).reshape(group.num_states, group.batch_size or 1, width)
+        rows = group.rows([entry[m] for m in group.members])
+        return jnp.reshape(rows, (group.num_states, group.batch_size or 1, width))
 
     over_states = jax.vmap(one, in_axes=(None, 0))
-    return jax.vmap(over_states, in_axes=(0, None))(jnp.arange(width), jnp.arange(group.num_states))
+    every = jax.vmap(over_states, in_axes=(0, None))(jnp.arange(width), jnp.arange(group.num_states))
+    return jnp.asarray(every)
 
 
 def _block_diagonal(new: Sequence[Array], pull: Pull, group: HiddenGroup) -> Array:
     rows = _rows_of_jacobian(new, pull, group)
     blocks = jnp.diagonal(rows, axis1=0, axis2=4)  # S, S', batch, n
-    return blocks.reshape(group.num_states, group.num_states, *group.shape)
+    return jnp.reshape(blocks, (group.num_states, group.num_states, *group.shape))
 
 
 def _full_jacobian(new: Sequence[Array], pull: Pull, group: HiddenGroup) -> Array:

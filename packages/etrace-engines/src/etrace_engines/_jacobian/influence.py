@@ -1,8 +1,8 @@
 """Df and the diagonal D: one batch of vector-Jacobian products with ones gives both.
 
-The step is evaluated with a tap at every traced relation's output, with the carriers of mixing relations detached: what a tap then
-moves is dh/dy on the position map. Hidden positions are colored so that one product serves all of a color; where every output
-element reaches one position, as in elementwise tails, there is one color.
+The step is evaluated with a tap at every traced relation's output, with the carriers of mixing relations detached: what
+a tap then moves is dh/dy on the position map. Hidden positions are colored so that one product serves all of a color;
+where every output element reaches one position, as in elementwise tails, there is one color.
 """
 
 from __future__ import annotations
@@ -53,7 +53,14 @@ class Influence:
             masks = [jnp.asarray((colors == c).reshape(group.shape)) for c in range(colors.max() + 1)]
             pulled = [pull(group_cotangent(new, group, s, mask)) for mask in masks for s in range(group.num_states)]
             entries = [group.rows([h[m] for m in group.members]) for h, _ in pulled]
-            blocks.append(jnp.stack([sum(entries[s + group.num_states :: group.num_states], entries[s]) for s in range(group.num_states)]))
+            blocks.append(
+                jnp.stack(
+                    [
+                        sum(entries[s + group.num_states :: group.num_states], entries[s])
+                        for s in range(group.num_states)
+                    ]
+                )
+            )
             for i, target in enumerate(graph.targets):
                 if target.group == group.index:
                     moved = [taps[graph.traced[target.relation].equation] for _, taps in pulled]
@@ -84,7 +91,7 @@ def _no_cotangent(h: Array) -> Array:
 
 def _df_at_slots(moved: list[Array], num_states: int, colors: np.ndarray, slots: np.ndarray | None) -> Array:
     by_color = jnp.stack(moved).reshape(-1, num_states, *moved[0].shape)  # colors, states, output
-    if slots is None or by_color.shape[0] == 1 and slots.shape[0] == 1:
+    if slots is None or (by_color.shape[0] == 1 and slots.shape[0] == 1):
         return by_color.sum(0)[None]
     color = np.where(slots >= 0, colors[np.maximum(slots, 0)], 0)
     picked = jnp.take_along_axis(by_color, jnp.asarray(color)[:, None], axis=0)

@@ -31,7 +31,12 @@ def neighbour_slots(transition: Transition, inputs: Inputs, order: int) -> list[
     groups = row_groups(graph)
     patterns = [_transition_pattern(transition, inputs, group) for group in groups]
     return [
-        _widen(graph, target, groups[target.group], np.linalg.matrix_power(patterns[target.group].astype(float), order - 1) > 0)
+        _widen(
+            graph,
+            target,
+            groups[target.group],
+            np.linalg.matrix_power(patterns[target.group].astype(float), order - 1) > 0,
+        )
         for target in graph.targets
     ]
 

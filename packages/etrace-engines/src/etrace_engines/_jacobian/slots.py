@@ -1,8 +1,8 @@
 """Slots: the hidden elements that a trace keeps per output element of its relation.
 
-There are K blocks of S coupled elements. Arrays "at slots" have shape (K, S, *output shape), transitions (K, S, S, *output shape).
-`BlockSlots` serves the diagonal and coupled scopes: a block is a hidden position with its states. `NeighbourSlots` serves sparse_n:
-one block of all elements within n steps. Identity maps never gather.
+There are K blocks of S coupled elements. Arrays "at slots" have shape (K, S, *output shape), transitions (K, S, S,
+*output shape). `BlockSlots` serves the diagonal and coupled scopes: a block is a hidden position with its states.
+`NeighbourSlots` serves sparse_n: one block of all elements within n steps. Identity maps never gather.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ class NeighbourSlots:
         """Move Df from the blocks of the position map to the slots."""
         flat = df.reshape(-1, *df.shape[2:])
         batched = self.group.batch_size is not None
-        places = np.broadcast_to(self.places[:, None], (self.places.shape[0], *flat.shape[1:])) if batched else self.places
+        places = (
+            np.broadcast_to(self.places[:, None], (self.places.shape[0], *flat.shape[1:])) if batched else self.places
+        )
         picked = jnp.take_along_axis(flat, jnp.asarray(np.maximum(places, 0)), axis=0)
         return jnp.where(jnp.asarray(places >= 0), picked, 0)[None]
 

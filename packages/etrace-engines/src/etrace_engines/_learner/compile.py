@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import brainstate
+
 from etrace_config import ETraceConfig
 
 from . import presets
@@ -77,7 +78,9 @@ def compile(
     (2, 4)
     """
     if not inputs:
-        raise ValueError("`compile` needs example inputs of one step, as positional arguments after the rule; got none.")
+        raise ValueError(
+            "`compile` needs example inputs of one step, as positional arguments after the rule; got none."
+        )
     batch = {} if batch_size is None else {"batch_size": batch_size}
     learner = _make(model, rule, options)
     brainstate.nn.init_all_states(model, **batch)

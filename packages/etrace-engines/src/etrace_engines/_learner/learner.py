@@ -8,19 +8,23 @@ from typing import Any, Literal
 import brainstate
 import jax
 import jax.numpy as jnp
-from etrace_config import ETraceConfig
+import numpy as np
 from jax import Array
 
-from .._compat import is_float
-from .._engine.build import build_engine
-from .._graph.graph import Follow, Graph, Traced, build_graph, current_inputs
+from etrace_config import ETraceConfig
+
+from .._compat import aval, is_float
+from .._data import MultiStepData
+from .._engine.build import build_engine, follow
+from .._graph.graph import Graph, Traced, build_graph, current_inputs
 from .._graph.groups import HiddenGroup
 from .._graph.lift import Path, StateLeaf
 from .._graph.report import Report, make_report
 from .._sequence.evolve import etrace_evolve
 from .._sequence.grad import etrace_grad
-from .._data import MultiStepData
+from .checks import check_call, check_options
 from .signals import expand_modulator, feedback_matrices, project
+from .states import read_states, write_states
 from .step import Arrays, Result, Rule, Signal, make_rule, single_step
 from .window import Estimator, window
 
@@ -35,8 +39,8 @@ class TraceState(brainstate.ShortTermState):  # type: ignore[misc]  # brainstate
 class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate is not typed
     """Online learning of an unmodified model by eligibility traces.
 
-    Calling the learner runs the model one step (or, on `MultiStepData`, one window) and advances the traces. The call is
-    differentiable: under `brainstate.transform.grad` the parameters get the rule's gradient, in single-step mode
+    Calling the learner runs the model one step (or, on `MultiStepData`, one window) and advances the traces. The call
+    is differentiable: under `brainstate.transform.grad` the parameters get the rule's gradient, in single-step mode
 
         dL/dw = L^t . e^t + what the step's exact gradient holds beyond the trace,
 
@@ -55,11 +59,11 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
     vjp_method : {'single-step', 'multi-step'}
         What a call is; windows need 'multi-step'. Default 'single-step'.
     traced : sequence of paths, or callable, optional
-        Parameters that may have traces: their paths, or a predicate of path and state. The others are learned by the gradient
-        inside the window only. Default: all.
+        Parameters that may have traces: their paths, or a predicate of path and state. The others are learned by the
+        gradient inside the window only. Default: all.
     hidden_groups : {'auto', 'joint'}
-        'joint' makes all hidden states one group, so that stacked layers get exact credit; for the scope 'sparse_n' and the
-        factorization 'random_projection'. Default 'auto'.
+        'joint' makes all hidden states one group, so that stacked layers get exact credit; for the scope 'sparse_n' and
+        the factorization 'random_projection'. Default 'auto'.
     trace_dtype : dtype, optional
         Dtype of the traces. Default: that of the operations' outputs.
     random_feedback_key, projection_key : jax key or int, optional
@@ -68,8 +72,8 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
     Raises
     ------
     ValueError
-        If a value is not allowed, or `vjp_method` does not fit the learning signal: 'modulatory' belongs to single steps,
-        'bootstrapped' to windows.
+        If a value is not allowed, or `vjp_method` does not fit the learning signal: 'modulatory' belongs to single
+        steps, 'bootstrapped' to windows.
 
     References
     ----------
@@ -90,13 +94,14 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
     ) -> None:
         super().__init__()
         config = config if config is not None else ETraceConfig()
-        _check_options(config, vjp_method, hidden_groups)
+        check_options(config, vjp_method, hidden_groups)
         self.model = model
         self.config = config
         self.vjp_method = vjp_method
         self.exit_estimator: ExitEstimator | None = None
         self.exit_estimator_other: ExitEstimator | None = None
-        self._options = {"traced": traced, "hidden_groups": hidden_groups}
+        self._traced = traced
+        self._hidden_groups = hidden_groups
         self._trace_dtype = trace_dtype
         self._feedback_key = _as_key(random_feedback_key)
         self._projection_key = _as_key(projection_key)
@@ -110,7 +115,8 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         *args : pytrees of arrays
             The inputs of one step; their shapes and dtypes are what counts.
         batch_size : int, optional
-            Size of the leading axis of all hidden states, if that axis is a batch. Default None: there is no batch axis.
+            Size of the leading axis of all hidden states, if that axis is a batch. Default None: there is no batch
+            axis.
 
         Returns
         -------
@@ -122,10 +128,19 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         ValueError
             If a hidden state does not lead with `batch_size`, or `traced` names something that is not a parameter.
         """
-        graph = build_graph(self.model, args, batch_size=batch_size, follow=_follow(self.config), **self._options)
+        graph = build_graph(
+            self.model,
+            args,
+            batch_size=batch_size,
+            hidden_groups=self._hidden_groups,
+            traced=self._traced,
+            follow=follow(self.config),
+        )
         inputs = current_inputs(graph.step, args)
         engine = build_engine(graph, inputs, self.config, key=self._projection_key, trace_dtype=self._trace_dtype)
-        self._feedback = feedback_matrices(graph.groups, self._feedback_key) if self._signal_is("random_feedback") else []
+        self._feedback = (
+            feedback_matrices(graph.groups, self._feedback_key) if self._signal_is("random_feedback") else []
+        )
         self._rule = make_rule(graph, engine, self._signal(graph))
         self._initial = (inputs.hidden, inputs.other)
         self._arg_avals = [jax.typeof(x) for x in inputs.args]
@@ -184,6 +199,23 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         """Hidden states of the model, by path."""
         return {leaf.path: leaf.state for leaf in self.rule.graph.step.hidden}
 
+    @property
+    def other_states(self) -> dict[Path, Any]:
+        """Carried float states of the model that are neither parameters nor hidden states, by path."""
+        step = self.rule.graph.step
+        new = step.closed.jaxpr.outvars[step.num_outputs + len(step.hidden) :]
+        old = step.closed.jaxpr.invars[len(step.closed.jaxpr.invars) - len(step.other) :]
+        leaves = zip(step.other, old, new, strict=True)
+        return {
+            leaf.path: leaf.state for leaf, before, after in leaves if is_float(aval(after)) and before is not after
+        }
+
+    @property
+    def carried_states(self) -> dict[Path, Any]:
+        """Every state that a call writes: hidden and other states of the model, and the traces."""
+        step = self.rule.graph.step
+        return {leaf.path: leaf.state for leaf in (*step.hidden, *step.other)} | {("trace",): self.trace}
+
     def report(self) -> Report:
         """Tell how each parameter is learned: a table with one row per parameter."""
         return make_report(self.rule.graph)
@@ -198,8 +230,8 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         Works in place: no state object is re-created.
         """
         step = self.rule.graph.step
-        _write(step.hidden, self._initial[0])
-        _write(step.other, self._initial[1])
+        write_states(step.hidden, self._initial[0])
+        write_states(step.other, self._initial[1])
         self.init_etrace_state()
 
     def update(self, *args: Any, modulator: Any = None) -> Any:
@@ -210,8 +242,8 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         *args : pytrees of arrays, or MultiStepData
             The inputs of one step, or of a window with time leading.
         modulator : array, optional
-            The neuromodulator, for the learning signal 'modulatory': shape (), (batch,), the units' shape, or the full shape of
-            the hidden states.
+            The neuromodulator, for the learning signal 'modulatory': shape (), (batch,), the units' shape, or the full
+            shape of the hidden states.
 
         Returns
         -------
@@ -221,15 +253,16 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         Raises
         ------
         ValueError
-            If the learner is not compiled, shapes differ from those at compile time, a window meets the method 'single-step',
-            or a modulator is missing or not used. States and traces are as before the call.
+            If the learner is not compiled, shapes differ from those at compile time, a window meets the method
+            'single-step', or a modulator is missing or not used. States and traces are as before the call.
         """
         rule = self.rule
         is_window = any(isinstance(a, MultiStepData) for a in args)
         leaves = jax.tree.leaves(tuple(a.data if isinstance(a, MultiStepData) else a for a in args))
-        self._check_call(leaves, is_window, modulator)
+        compiled_for = self._arg_avals
+        check_call(self.config, self.vjp_method, compiled_for, leaves, is_window=is_window, modulator=modulator)
         step = rule.graph.step
-        arrays = Arrays(_read(step.params), _read(step.hidden), _read(step.other), [jnp.asarray(x) for x in leaves])
+        arrays = self._arrays(leaves)
         if self.vjp_method == "single-step":
             result: Result = self._step(arrays, self.trace.value, modulator)
         elif is_window:
@@ -237,10 +270,15 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         else:
             result = self._window(arrays._replace(args=[x[None] for x in arrays.args]), self.trace.value, modulator)
             result = result._replace(outputs=[y[0] for y in result.outputs])
-        _write(step.hidden, result.hidden)
-        _write(step.other, result.other)
+        write_states(step.hidden, result.hidden)
+        write_states(step.other, result.other)
         self.trace.value = result.traces
         return jax.tree.unflatten(step.out_tree, result.outputs)
+
+    def _arrays(self, leaves: Sequence[Any]) -> Arrays:
+        step = self.rule.graph.step
+        params, hidden, other = map(read_states, (step.params, step.hidden, step.other))
+        return Arrays(params, hidden, other, [jnp.asarray(x) for x in leaves])
 
     def etrace_grad(
         self,
@@ -261,8 +299,8 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         *sequences : pytrees of arrays, shape (time, ...)
             Sliced in step along time and handed to `step_fn`.
         step_fn : callable
-            Called with one slice of each sequence; calls this learner exactly once, and returns the loss: a scalar, or shape
-            (chunk_size,) for windows, whose inputs it wraps in `MultiStepData`.
+            Called with one slice of each sequence; calls this learner exactly once, and returns the loss: a scalar, or
+            shape (chunk_size,) for windows, whose inputs it wraps in `MultiStepData`.
         mask : array, shape (time,), optional
             Weights of the losses; the model and the traces advance at every step. Default: ones.
         chunk_size : int, optional
@@ -346,64 +384,9 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         """
         return etrace_evolve(self, sequences, step_fn=step_fn, chunk_size=chunk_size, return_outputs=return_outputs)
 
-    def _check_call(self, leaves: Sequence[Any], is_window: bool, modulator: Any) -> None:
-        if is_window and self.vjp_method == "single-step":
-            raise ValueError("`MultiStepData` needs `vjp_method='multi-step'`; this learner has 'single-step'.")
-        if (modulator is not None) != self._signal_is("modulatory"):
-            raise ValueError(
-                "`modulator` is needed, as a keyword of the call, by `learning_signal='modulatory'`, and only there; "
-                f"this learner has {self.config.learning_signal!r}, and `modulator` is {'missing' if modulator is None else 'given'}."
-            )
-        shapes = [jnp.shape(x)[1:] if is_window else jnp.shape(x) for x in leaves]
-        expected = [aval.shape for aval in self._arg_avals]
-        if shapes != expected:
-            raise ValueError(
-                f"The learner was compiled for inputs of shapes {expected}{' per step' if is_window else ''}, got {shapes}; "
-                "call `compile_graph` again for other shapes."
-            )
-
-
-def _check_options(config: ETraceConfig, vjp_method: str, hidden_groups: str) -> None:
-    if vjp_method not in ("single-step", "multi-step"):
-        raise ValueError(f"`vjp_method={vjp_method!r}` is not one of 'single-step', 'multi-step'.")
-    if hidden_groups not in ("auto", "joint"):
-        raise ValueError(f"`hidden_groups={hidden_groups!r}` is not one of 'auto', 'joint'.")
-    if hidden_groups == "joint" and config.recurrence_scope != "sparse_n" and config.trace_factorization != "random_projection":
-        raise ValueError(
-            f"`hidden_groups='joint'` needs `recurrence_scope='sparse_n'` or the factorization 'random_projection', which follow "
-            f"influence between states; the scope is {config.recurrence_scope!r}."
-        )
-    if config.learning_signal == "modulatory" and vjp_method == "multi-step":
-        raise ValueError(
-            "`learning_signal='modulatory'` replaces the signal of a step, so it needs `vjp_method='single-step'`, got 'multi-step'."
-        )
-    if config.learning_signal == "bootstrapped" and vjp_method == "single-step":
-        raise ValueError(
-            "`learning_signal='bootstrapped'` acts at the end of a window, so it needs `vjp_method='multi-step'`, got 'single-step'."
-        )
-
-
-def _follow(config: ETraceConfig) -> Follow:
-    if config.trace_factorization == "random_projection":
-        return "reach"
-    return "mixing" if config.recurrence_scope == "sparse_n" else "local"
-
 
 def _as_key(key: Any) -> Array:
     return jax.random.key(key) if isinstance(key, int) else key
-
-
-def _read(leaves: Sequence[StateLeaf]) -> list[Array]:
-    return [jnp.asarray(jax.tree.leaves(leaf.state.value)[leaf.index]) for leaf in leaves]
-
-
-def _write(leaves: Sequence[StateLeaf], values: Sequence[Array]) -> None:
-    """Set states from their arrays; the leaves of one state are adjacent."""
-    by_state: dict[int, tuple[Any, list[Array]]] = {}
-    for leaf, value in zip(leaves, values, strict=True):
-        by_state.setdefault(id(leaf.state), (leaf.state, []))[1].append(value)
-    for state, arrays in by_state.values():
-        state.value = jax.tree.unflatten(jax.tree.structure(state.value), arrays)
 
 
 def _estimate(estimator: ExitEstimator | None, leaves: Sequence[StateLeaf], values: Sequence[Array]) -> list[Array]:
@@ -417,6 +400,4 @@ def _estimate(estimator: ExitEstimator | None, leaves: Sequence[StateLeaf], valu
 
 
 def _float0(x: Array) -> Any:
-    import numpy as np
-
     return np.zeros(x.shape, jax.dtypes.float0)

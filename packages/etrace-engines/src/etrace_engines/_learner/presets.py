@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import etrace_config
 from etrace_config import ETraceConfig
@@ -41,14 +41,14 @@ def _of_factorization(
     return config
 
 
-class D_RTRL(ParamDimVjpAlgorithm):  # noqa: N801  # the rule's name in the literature
+class D_RTRL(ParamDimVjpAlgorithm):  # the rule's name in the literature
     """Diagonal real-time recurrent learning: e' = D e + x (x) Df."""
 
     def __init__(self, model: Any, **options: Any) -> None:
         super().__init__(model, etrace_config.d_rtrl(), **options)
 
 
-class pp_prop(IODimVjpAlgorithm):  # noqa: N801
+class pp_prop(IODimVjpAlgorithm):
     """Pre- and postsynaptic propagation: leaky input trace times leaky output trace.
 
     Parameters
@@ -113,7 +113,7 @@ class EProp(ParamDimVjpAlgorithm):
     def __init__(
         self,
         model: Any,
-        feedback: str = "symmetric",
+        feedback: Literal["symmetric", "random"] = "symmetric",
         kappa_filter_decay: float = 0.0,
         random_feedback_key: Any = 0,
         **options: Any,

@@ -32,8 +32,8 @@ def project(groups: Sequence[HiddenGroup], signal: Sequence[Array], matrices: Se
 def expand_modulator(modulator: Any, groups: Sequence[HiddenGroup], like: Sequence[Array]) -> list[Array]:
     """Expand a modulator to every group's signal.
 
-    A scalar reaches everything alike; shape (batch,) each batch element; shape (n,) = varshape each unit; the group's full
-    shape each element. It fits all groups or none, and a shape that fits in two ways is refused.
+    A scalar reaches everything alike; shape (batch,) each batch element; shape (n,) = varshape each unit; the group's
+    full shape each element. It fits all groups or none, and a shape that fits in two ways is refused.
     """
     value = jnp.asarray(modulator)
     return [_expand_to(value, group, rows) for group, rows in zip(groups, like, strict=True)]
@@ -47,11 +47,14 @@ def _expand_to(value: Array, group: HiddenGroup, rows: Array) -> Array:
     names = [name for name, shape in readings.items() if value.shape == tuple(shape)]
     if not found:
         allowed = ", ".join(f"{shape} ({name})" for name, shape in readings.items())
-        raise ValueError(f"`modulator` has shape {value.shape}, which fits no reading for hidden group {group.index}; allowed are {allowed}.")
+        raise ValueError(
+            f"`modulator` has shape {value.shape}, which fits no reading for hidden group "
+            f"{group.index}; allowed are {allowed}."
+        )
     if {"per unit", "per sample"} <= set(names):
         raise ValueError(
-            f"`modulator` of shape {value.shape} could be per sample or per unit of hidden group {group.index}, since both "
-            f"count {value.shape[0]}; pass the full shape {group.shape}."
+            f"`modulator` of shape {value.shape} could be per sample or per unit of hidden group "
+            f"{group.index}, since both count {value.shape[0]}; pass the full shape {group.shape}."
         )
     if names[0] == "per sample":
         value = value.reshape(value.shape + (1,) * len(group.varshape))

@@ -1,8 +1,9 @@
 """One step of a learner as a differentiable function: the model's values, the rule's gradient.
 
-The gradient is the exact one of the step, for every parameter, plus what the learning signal says to the trace. Where the signal is
-the true dL/dh and the rule's transition acts on hidden states, both come out of one backward pass through the *rule's step*, in
-which the past reaches the new states through the transition only. Otherwise the signal is read off first.
+The gradient is the exact one of the step, for every parameter, plus what the learning signal says to the trace. Where
+the signal is the true dL/dh and the rule's transition acts on hidden states, both come out of one backward pass through
+the *rule's step*, in which the past reaches the new states through the transition only. Otherwise the signal is read
+off first.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from .._engine.base import AbstractEngine, apply_blocks
 from .._graph.evaluate import Inputs, Outputs, Plan, evaluate_step, evaluate_views, make_plan
 from .._graph.graph import Graph
 
-Signal = Callable[[Sequence[Array], Any], list[Array]]  # from the true signal and the call's modulator to what meets the trace
+Signal = Callable[
+    [Sequence[Array], Any], list[Array]
+]  # from the true signal and the call's modulator to what meets the trace
 
 
 class Arrays(NamedTuple):
@@ -160,7 +163,7 @@ def _only_tangent_jvp(primals: tuple[Any, Array], tangents: tuple[Any, Array]) -
 def _pull_rule_step(
     rule: Rule, arrays: Arrays, wanted: Any, blocks: Sequence[Array | float] | None
 ) -> tuple[list[Array], list[Array], list[Array], list[Array]]:
-    """Pull the cotangents of the step back to parameters, effective weights, entry states, and the new states' slabs."""
+    """Pull the step's cotangents back to parameters, effective weights, entry states, and new states."""
 
     def step(params: list[Array], weights: list[Array], hidden: list[Array], taps: list[Array]) -> Any:
         outs = rule_step(rule, arrays._replace(params=params, hidden=hidden), weights, blocks, taps)

@@ -1,7 +1,7 @@
 """A window of steps as one differentiable function: exact inside, and the trace for what came before.
 
-gradient = reverse-mode gradient inside the window, for every parameter, + (dL/dh_entry) . (trace at entry) for the traced ones.
-A whole-sequence window is backpropagation through time for every rule.
+gradient = reverse-mode gradient inside the window, for every parameter, + (dL/dh_entry) . (trace at entry) for the
+traced ones. A whole-sequence window is backpropagation through time for every rule.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Estimator = Callable[[list[Array], list[Array]], tuple[list[Array], list[Array]]
 def window(rule: Rule, estimate: Estimator | None = None) -> Callable[[Arrays, Any, Any], Result]:
     """Return the differentiable window ``(arrays, traces, modulator) -> result``, with time leading the arguments.
 
-    `estimate` maps the hidden and other states at exit to cotangents of the loss that comes after the window. They reach plain uses
-    of parameters, arguments and entry states, and no traced use: the trace carries that credit.
+    `estimate` maps the hidden and other states at exit to cotangents of the loss that comes after the window. They
+    reach plain uses of parameters, arguments and entry states, and no traced use: the trace carries that credit.
     """
 
     @jax.custom_vjp
@@ -51,7 +51,8 @@ def window(rule: Rule, estimate: Estimator | None = None) -> Callable[[Arrays, A
             silent = jax.tree.map(_zero_cotangent, cotangent.outputs)
             extra = pull((list(silent), *future))
             params, hidden, other, args = (
-                jax.tree.map(_add_cotangents, a, b) for a, b in zip((params, hidden, other, args), extra[:4], strict=True)
+                jax.tree.map(_add_cotangents, a, b)
+                for a, b in zip((params, hidden, other, args), extra[:4], strict=True)
             )
         return Arrays(to_params(rule.graph, arrays.params, params, weights, past), hidden, other, args), None, None
 
@@ -60,7 +61,9 @@ def window(rule: Rule, estimate: Estimator | None = None) -> Callable[[Arrays, A
 
 
 def _steps(rule: Rule) -> Callable[..., Any]:
-    def steps(params: list[Array], hidden: list[Array], other: list[Array], args: list[Array], weights: list[Array]) -> Any:
+    def steps(
+        params: list[Array], hidden: list[Array], other: list[Array], args: list[Array], weights: list[Array]
+    ) -> Any:
         swap = rule.graph.swap(weights)
 
         def body(carry: Any, x: list[Array]) -> Any:

@@ -1,11 +1,13 @@
 """The form that every parameter operation takes in the engines: a batched matrix product.
 
-An operation y = op(x, w) is described by how its output, its weight and what multiplies the weight (the *carrier*) look as
+An operation y = op(x, w) is described by how its output, its weight and what multiplies the weight (the *carrier*) look
+as
 
     y[b, f, g] = sum_k x[b, f, k] w[b, k, g]
 
-up to terms that do not depend on w. A dense product, a convolution (over patches), an embedding lookup (over one-hot rows)
-and an elementwise operation (b runs over the elements, f = k = g = 1) all fit, so traces are written once, for this form.
+up to terms that do not depend on w. A dense product, a convolution (over patches), an embedding lookup (over one-hot
+rows) and an elementwise operation (b runs over the elements, f = k = g = 1) all fit, so traces are written once, for
+this form.
 """
 
 from __future__ import annotations

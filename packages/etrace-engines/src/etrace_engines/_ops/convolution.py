@@ -10,16 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._compat import JaxprEqn
+from .._compat import JaxprEqn, aval
 from ._operation import ParameterOperation
 
 
 def convolution(eqn: JaxprEqn, operand: int) -> ParameterOperation | None:
-    """View a `conv_general_dilated` with a parameter as its kernel as a product over patches, one block per feature group."""
+    """View a `conv_general_dilated` by a parameter as a product over patches, a block per feature group."""
     params, numbers = eqn.params, eqn.params["dimension_numbers"]
     if operand != 1 or params["batch_group_count"] != 1:
         return None
-    w_shape, y_shape = eqn.invars[1].aval.shape, eqn.outvars[0].aval.shape
+    w_shape, y_shape = aval(eqn.invars[1]).shape, aval(eqn.outvars[0]).shape
     groups = params["feature_group_count"]
     kernel = tuple(w_shape[a] for a in numbers.rhs_spec[2:])
     channels, features = w_shape[numbers.rhs_spec[1]], w_shape[numbers.rhs_spec[0]] // groups

@@ -9,16 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._compat import JaxprEqn
+from .._compat import JaxprEqn, aval
 from ._operation import ParameterOperation
 
 
 def dense(eqn: JaxprEqn, operand: int) -> ParameterOperation:
     """View a `dot_general` as a batched matrix product of carrier and weight."""
     contracted, batch = eqn.params["dimension_numbers"]
-    w_axes = _axes(eqn.invars[operand].aval.ndim, contracted[operand], batch[operand])
-    x_axes = _axes(eqn.invars[1 - operand].aval.ndim, contracted[1 - operand], batch[1 - operand])
-    w_shape, x_shape = eqn.invars[operand].aval.shape, eqn.invars[1 - operand].aval.shape
+    w_axes = _axes(aval(eqn.invars[operand]).ndim, contracted[operand], batch[operand])
+    x_axes = _axes(aval(eqn.invars[1 - operand]).ndim, contracted[1 - operand], batch[1 - operand])
+    w_shape, x_shape = aval(eqn.invars[operand]).shape, aval(eqn.invars[1 - operand]).shape
     size = lambda shape, axes: math.prod(shape[a] for a in axes)
     b, k = size(w_shape, w_axes[0]), size(w_shape, w_axes[1])
     g, f = size(w_shape, w_axes[2]), size(x_shape, x_axes[2])
@@ -29,7 +29,7 @@ def dense(eqn: JaxprEqn, operand: int) -> ParameterOperation:
         return jnp.transpose(operands[1 - operand], x_order).reshape(b, f, k)
 
     def output(y: Array) -> Array:
-        lead = y.shape[: y.ndim - eqn.outvars[0].aval.ndim]
+        lead = y.shape[: y.ndim - aval(eqn.outvars[0]).ndim]
         if operand == 1:
             return y.reshape(*lead, b, f, g)
         return jnp.swapaxes(y.reshape(*lead, b, g, f), -1, -2)

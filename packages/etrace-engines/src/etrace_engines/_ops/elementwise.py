@@ -8,14 +8,78 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from .._compat import JaxprEqn, bind, call_body, custom_body
+from .._compat import JaxprEqn, aval, bind, call_body, custom_body
 from ._operation import ParameterOperation
 
 _NAMES = frozenset(
-    "abs acos acosh add add_any and asin asinh atan atan2 atanh cbrt ceil clamp convert_element_type copy copy_p cos cosh "
-    "digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt imag integer_pow is_finite le lgamma log log1p logistic lt "
-    "max min mul ne neg nextafter not optimization_barrier or pow real reduce_precision rem round rsqrt select_n sign sin sinh "
-    "sqrt square stop_gradient sub tan tanh xor".split()
+    [
+        "abs",
+        "acos",
+        "acosh",
+        "add",
+        "add_any",
+        "and",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cbrt",
+        "ceil",
+        "clamp",
+        "convert_element_type",
+        "copy",
+        "copy_p",
+        "cos",
+        "cosh",
+        "digamma",
+        "div",
+        "eq",
+        "erf",
+        "erf_inv",
+        "erfc",
+        "exp",
+        "exp2",
+        "expm1",
+        "floor",
+        "ge",
+        "gt",
+        "imag",
+        "integer_pow",
+        "is_finite",
+        "le",
+        "lgamma",
+        "log",
+        "log1p",
+        "logistic",
+        "lt",
+        "max",
+        "min",
+        "mul",
+        "ne",
+        "neg",
+        "nextafter",
+        "not",
+        "optimization_barrier",
+        "or",
+        "pow",
+        "real",
+        "reduce_precision",
+        "rem",
+        "round",
+        "rsqrt",
+        "select_n",
+        "sign",
+        "sin",
+        "sinh",
+        "sqrt",
+        "square",
+        "stop_gradient",
+        "sub",
+        "tan",
+        "tanh",
+        "xor",
+    ]
 )
 
 
@@ -31,16 +95,18 @@ def elementwise(eqn: JaxprEqn, operand: int) -> ParameterOperation | None:
     """View an elementwise equation as a product with one weight per element: the carrier is dy/dw."""
     if len(eqn.outvars) != 1:
         return None
-    shape, w_shape = eqn.outvars[0].aval.shape, eqn.invars[operand].aval.shape
-    size = eqn.outvars[0].aval.size
+    shape, w_shape = aval(eqn.outvars[0]).shape, aval(eqn.invars[operand]).shape
+    size = aval(eqn.outvars[0]).size
 
     def carrier(operands: Sequence[Array]) -> Array:
         def apply(w: Array) -> Array:
             full = [jnp.broadcast_to(v, shape) if v.ndim == len(shape) else v for v in operands]
-            return bind(eqn, [*full[:operand], w, *full[operand + 1 :]])[0]
+            (y,) = bind(eqn, [*full[:operand], w, *full[operand + 1 :]])
+            return jnp.asarray(y)
 
         y, pull = jax.vjp(apply, jnp.broadcast_to(operands[operand], shape))
-        return pull(jnp.ones_like(y))[0].reshape(size, 1, 1)
+        (slope,) = pull(jnp.ones_like(y))
+        return jnp.reshape(slope, (size, 1, 1))
 
     def output(y: Array) -> Array:
         return y.reshape(*y.shape[: y.ndim - len(shape)], size, 1, 1)

@@ -56,9 +56,13 @@ def sequence_length(sequences: Sequence[Any]) -> int:
         If there is no sequence, or lengths differ, or the length is 0.
     """
     if not sequences:
-        raise ValueError("At least one sequence is needed, as a positional argument, to know the number of steps; got none.")
+        raise ValueError(
+            "At least one sequence is needed, as a positional argument, to know the number of steps; got none."
+        )
     if any(isinstance(s, MultiStepData) for s in sequences):
-        raise TypeError("Sequences are plain arrays with time leading, not `MultiStepData`; wrap the slices inside `step_fn`.")
+        raise TypeError(
+            "Sequences are plain arrays with time leading, not `MultiStepData`; wrap the slices inside `step_fn`."
+        )
     lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(tuple(sequences))}
     if len(lengths) != 1 or lengths == {()} or lengths == {(0,)}:
         raise ValueError(f"All arrays of the sequences need one leading length of at least 1, got {sorted(lengths)}.")
@@ -82,11 +86,14 @@ def check_chunk(chunk_size: Any, length: int, vjp_method: str) -> int:
     if chunk_size < 1:
         raise ValueError(f"`chunk_size={chunk_size}` must be at least 1.")
     if chunk_size > 1 and vjp_method != "multi-step":
-        raise ValueError(f"`chunk_size={chunk_size}` drives windows, which need `vjp_method='multi-step'`, got {vjp_method!r}.")
+        raise ValueError(
+            f"`chunk_size={chunk_size}` drives windows, which need `vjp_method='multi-step'`, got {vjp_method!r}."
+        )
     if length % chunk_size:
         trimmed = length - length % chunk_size
         raise ValueError(
-            f"`chunk_size={chunk_size}` does not divide the sequence length {length}; trim the sequences to {trimmed} steps."
+            f"`chunk_size={chunk_size}` does not divide the sequence length {length}; "
+            f"trim the sequences to {trimmed} steps."
         )
     return chunk_size
 
@@ -95,12 +102,12 @@ def to_chunks(sequences: Sequence[Any], size: int) -> tuple[Any, ...]:
     """Split the leading axis: (time, ...) -> (time / size, size, ...); size 1 leaves it."""
     if size == 1:
         return tuple(sequences)
-    return jax.tree.map(lambda x: jnp.reshape(x, (-1, size, *jnp.shape(x)[1:])), tuple(sequences))
+    return tuple(jax.tree.map(lambda x: jnp.reshape(x, (-1, size, *jnp.shape(x)[1:])), list(sequences)))
 
 
 def first_slices(sequences: Sequence[Any]) -> tuple[Any, ...]:
     """Return the first slice of each sequence."""
-    return jax.tree.map(lambda x: jnp.asarray(x)[0], tuple(sequences))
+    return tuple(jax.tree.map(lambda x: jnp.asarray(x)[0], list(sequences)))
 
 
 def add_trees(a: Any, b: Any) -> Any:

@@ -86,7 +86,9 @@ def _result(gradients: Any, losses: Array, aux: Any, has_aux: bool, return_value
 
 def _check_step_fn(step_fn: Any) -> Callable[..., Any]:
     if step_fn is None:
-        raise TypeError("`step_fn` is needed: a function of one slice of each sequence that calls the learner and returns the loss.")
+        raise TypeError(
+            "`step_fn` is needed: a function of one slice of each sequence that calls the learner and returns the loss."
+        )
     if not callable(step_fn):
         raise TypeError(f"`step_fn` must be callable, got {type(step_fn).__name__}.")
     return step_fn  # type: ignore[no-any-return]  # checked above

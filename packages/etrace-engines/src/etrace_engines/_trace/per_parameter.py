@@ -1,4 +1,4 @@
-"""The per-parameter trace: e'[q] = R[q] e[q] + x (x) Df[q], on the axes (K, S, b, f, k, g) of slots and matrix product."""
+"""The per-parameter trace: e'[q] = R[q] e[q] + x (x) Df[q], on axes (K, S, b, f, k, g)."""
 
 from __future__ import annotations
 
