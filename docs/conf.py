@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -20,6 +21,7 @@ myst_heading_anchors = 3
 
 autodoc_typehints = "none"  # numpydoc's sections say it in words, with shapes
 autodoc_member_order = "bysource"
+nitpick_ignore = [("py:class", "jax.numpy.float32")]
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 
@@ -56,6 +58,12 @@ def write_reference(app: Sphinx) -> None:
             page.write_text(text, encoding="utf-8")
 
 
+def escape_stars(app: Sphinx, what: str, name: str, entry: object, options: object, lines: list[str]) -> None:
+    """Keep the star of a shape like ``(*batch, features)`` from opening an emphasis; doctests stay as they are."""
+    lines[:] = [re.sub(r"(?<=[(, ])\*(?=\w+[,)])", r"\*", line) if ">>>" not in line else line for line in lines]
+
+
 def setup(app: Sphinx) -> None:
     """Hook the reference into the build."""
     app.connect("builder-inited", write_reference)
+    app.connect("autodoc-process-docstring", escape_stars, priority=400)  # before numpydoc, at 500

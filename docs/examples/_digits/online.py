@@ -23,7 +23,7 @@ from etrace_config import ETraceConfig
 
 from .data import Digits, sequences
 
-HIDDEN = 100
+HIDDEN = 64
 BATCH = 32
 CLASSES = 10
 SEED = 0
