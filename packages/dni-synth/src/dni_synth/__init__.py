@@ -1,9 +1,10 @@
 """Synthetic gradients across window boundaries for online learning of recurrent networks."""
 
+from ._attach import attach
 from ._checkpoint import load_synthesizer, save_synthesizer
 from ._fit.normal_equations import RecursiveLeastSquares, fit_ridge
 from ._fit.separate import train_synthetic_gradient
-from ._learner import DNI, attach
+from ._learner import DNI
 from ._protocol import AbstractSynthesizer, GroupShape, Synthesizer
 from ._quality import BoundaryQuality, DNIReport, dni_report
 from ._signature import Signature

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import brainstate
 import jax
@@ -14,18 +13,17 @@ import jax.numpy as jnp
 import etrace_engines as ee
 from etrace_config import ETraceConfig
 
+from ._credit import Credit, check_names, traced_by
 from ._fit.joint import joint_gradient
 from ._fit.regression import GradientRegressor, Optimizer, Regressor
-from ._fit.separate import attached
-from ._groups import Path, name_of_path
+from ._fit.separate import attached, compiled
+from ._groups import Path
 from ._options import check_options, mixing_of, packed
 from ._protocol import Synthesizer
 from ._sequence import ContextFn, cut, window_length
 from ._signature import Check, Signature, check_direct_use, check_use, record_signature
 from ._synthesisers.zero import Zero
-from ._window import Boundary, Injection, Schedule, uncovered
-
-Credit = Literal["trace", "synthetic"]
+from ._window import Boundary, Injection, Schedule, warn_uncovered
 
 
 class DNI(ee.ParamDimVjpAlgorithm):  # type: ignore[misc]  # the base comes from a package checked on its own
@@ -106,9 +104,9 @@ class DNI(ee.ParamDimVjpAlgorithm):  # type: ignore[misc]  # the base comes from
                 "`config.replace(learning_signal='bootstrapped')`."
             )
         check_options(check=check)
-        self.credit = credit
+        self._credit = credit
         super().__init__(model, config, vjp_method=vjp_method, traced=traced_by(credit, traced), **options)
-        self.include_other_states = include_other_states
+        self._include_other_states = include_other_states
         self.check = check
         self.injection: Injection | None = None
         self._pending = synthesizer
@@ -129,15 +127,10 @@ class DNI(ee.ParamDimVjpAlgorithm):  # type: ignore[misc]  # the base comes from
             The learner itself.
         """
         super().compile_graph(*inputs, **options)
-        if isinstance(self.credit, Mapping):
-            unknown = sorted(name_of_path(path) for path in set(self.credit) - set(self.param_states))
-            if unknown:
-                known = sorted(map(name_of_path, self.param_states))
-                raise ValueError(f"`credit` names parameters that the model does not have: {unknown}. It has {known}.")
+        check_names(self._credit, self.param_states)
+        self.injection = Injection(self, Zero(), attached=False)
         if self._pending is not None:
             self.attach(self._pending)
-        else:
-            self.injection = Injection(self, Zero(), attached=False)
         return self
 
     @property
@@ -166,32 +159,54 @@ class DNI(ee.ParamDimVjpAlgorithm):  # type: ignore[misc]  # the base comes from
         schedule: Schedule | None = None,
         key: jax.Array | None = None,
     ) -> None:
-        """Attach a synthesiser; see `attach`.
+        """Attach a synthesiser, in place of the one there is.
+
+        Its parameters are created for the learner's hidden groups, starting at an estimate of zero, so nothing changes
+        before it is fitted. They stay out of the model's states: an optimizer of the model never moves them.
 
         Parameters
         ----------
         synthesizer : Synthesizer
-            What predicts.
+            What predicts. One that holds parameters already keeps them, if they fit.
         context_dim : int, default 0
-            Number of context features.
+            Number of context features that it gets besides the hidden state.
         optimizer : braintools.optim.Optimizer or RecursiveLeastSquares, optional
-            Fits the synthesiser in a joint fit; an optimizer is registered on its parameters here.
+            Fits the synthesiser in ``etrace_grad(..., synth='fit')``; it is registered on its parameters here.
         lr : float, default 0.01
             Rate of the plain gradient descent that is used without `optimizer`.
         schedule : Schedule, optional
-            Warm-up, ramp and freeze.
+            Warm-up, ramp and freeze, counted in joint-fit calls; by default none of them.
         key : Array, optional
-            Random key of the synthesiser's parameters.
+            Random key of the synthesiser's parameters, by default ``jax.random.key(0)``.
+
+        Raises
+        ------
+        TypeError
+            If `synthesizer` lacks a method of the protocol.
+        RuntimeError
+            If the learner is not compiled.
+        ValueError
+            If the synthesiser holds parameters for other hidden groups; both sides are named.
         """
-        attach(
+        if not isinstance(synthesizer, Synthesizer):
+            raise TypeError(
+                f"`synthesizer` must have the methods init, apply and states_dict, got {type(synthesizer).__name__}."
+            )
+        compiled(self)
+        injection = Injection(
             self,
             synthesizer,
+            regressor=optimizer if isinstance(optimizer, Regressor) else GradientRegressor(optimizer, lr),
             context_dim=context_dim,
-            optimizer=optimizer,
-            lr=lr,
             schedule=schedule,
+            include_other_states=self._include_other_states,
             key=key,
         )
+        injection.regressor.prepare(injection)
+        self.injection = injection
+        self.exit_estimator = injection.estimate_hidden
+        self.exit_estimator_other = injection.estimate_other if injection.kinds[1] else None
+        warn_uncovered(injection, self)
 
     def update(self, *inputs: Any) -> Any:
         """Run one step or one window.
@@ -256,7 +271,7 @@ class DNI(ee.ParamDimVjpAlgorithm):  # type: ignore[misc]  # the base comes from
         step_fn: Callable[..., Any],
         mask: Any = None,
         chunk_size: int | None = None,
-        weights: Any = None,
+        weights: Mapping[Path, brainstate.State] | None = None,
         reduction: str = "mean",
         loss_output: str = "per_step",
         has_aux: bool = False,
@@ -275,12 +290,15 @@ class DNI(ee.ParamDimVjpAlgorithm):  # type: ignore[misc]  # the base comes from
         *sequences : pytree of array, shape (time, ...)
             Cut into windows of `chunk_size` steps.
         step_fn : callable
-            ``step_fn(*slices)`` calls this learner once and returns the loss of each step: of shape (chunk_size,),
-            with the model's input wrapped in ``etrace_engines.MultiStepData``; without `chunk_size`, a scalar.
-        mask, weights : array, shape (time,), optional
+            ``step_fn(*slices)`` calls this learner once. For a `chunk_size` above 1 it gets slices of that many steps,
+            wraps the model's input in ``etrace_engines.MultiStepData`` and returns a loss for each step; otherwise it
+            gets slices of one step and returns a scalar.
+        mask : array, shape (time,), optional
             Weights of the steps' losses. Model and trace advance at every step.
         chunk_size : int, optional
-            Steps per window.
+            Steps per window; None is 1.
+        weights : mapping of path to State, optional
+            What to differentiate, by default ``param_states``.
         reduction : {'mean', 'sum'}, default 'mean'
             'mean' divides losses and gradients once by ``max(sum(mask), 1)``. The synthesiser always predicts the
             gradient of the sum, so that it does not depend on the length of a sequence.
@@ -340,116 +358,21 @@ class DNI(ee.ParamDimVjpAlgorithm):  # type: ignore[misc]  # the base comes from
             injection.batch_shape,
             chunk_size=chunk_size,
             mask=mask,
-            weights=weights,
             done=done,
             context_fn=context_fn if injection.context_dim else None,
             has_aux=has_aux,
         )
         if synth == "use":
             check_use(self, windows, check)
-        result = joint_gradient(self, windows, injecting=synth != "off", fitting=synth == "fit", mixing=mixing)
+        result = joint_gradient(
+            self,
+            windows,
+            self.param_states if weights is None else weights,
+            injecting=synth != "off",
+            fitting=synth == "fit",
+            mixing=mixing,
+        )
         if synth == "fit":
             injection.fit_error.value = result.error
             record_signature(self, windows)
-        return packed(result, windows, mask, reduction, loss_output, return_value)
-
-
-def attach(
-    learner: DNI,
-    synthesizer: Synthesizer,
-    *,
-    context_dim: int = 0,
-    optimizer: Optimizer | Regressor | None = None,
-    lr: float = 0.01,
-    schedule: Schedule | None = None,
-    key: jax.Array | None = None,
-) -> None:
-    """Attach a synthesiser to a learner, in place of the one it has.
-
-    Its parameters are created for the learner's hidden groups, starting at an estimate of zero, so nothing changes
-    before it is fitted. They stay out of the model's states: an optimizer of the model never moves them.
-
-    Parameters
-    ----------
-    learner : DNI
-        A compiled learner.
-    synthesizer : Synthesizer
-        What predicts. One that holds parameters already keeps them, if they fit.
-    context_dim : int, default 0
-        Number of context features that it gets besides the hidden state.
-    optimizer : braintools.optim.Optimizer or RecursiveLeastSquares, optional
-        Fits the synthesiser in ``etrace_grad(..., synth='fit')``; an optimizer is registered on its parameters here.
-    lr : float, default 0.01
-        Rate of the plain gradient descent that is used without `optimizer`.
-    schedule : Schedule, optional
-        Warm-up, ramp and freeze, counted in joint-fit calls; by default none of them.
-    key : Array, optional
-        Random key of the synthesiser's parameters, by default ``jax.random.key(0)``.
-
-    Raises
-    ------
-    TypeError
-        If `learner` or `synthesizer` is something else.
-    RuntimeError
-        If `learner` is not compiled.
-    ValueError
-        If the synthesiser holds parameters for other hidden groups; both sides are named.
-
-    Examples
-    --------
-    >>> import brainstate, jax.numpy as jnp, etrace_engines, dni_synth
-    >>> model = brainstate.nn.GRUCell(2, 4)
-    >>> learner = etrace_engines.compile(model, dni_synth.DNI, jnp.ones((1, 2)), batch_size=1)
-    >>> dni_synth.attach(learner, dni_synth.MLP(width=8))
-    >>> type(learner.synthesizer).__name__
-    'MLP'
-    """
-    if not isinstance(learner, DNI):
-        raise TypeError(f"`learner` must be a dni_synth.DNI, got {type(learner).__name__}.")
-    if not isinstance(synthesizer, Synthesizer):
-        raise TypeError(
-            f"`synthesizer` must have the methods init, apply and states_dict, got {type(synthesizer).__name__}."
-        )
-    compiled(learner)
-    injection = Injection(
-        learner,
-        synthesizer,
-        context_dim=context_dim,
-        schedule=schedule,
-        regressor=optimizer if isinstance(optimizer, Regressor) else GradientRegressor(optimizer, lr),
-        include_other_states=learner.include_other_states,
-        key=key,
-    )
-    injection.regressor.prepare(injection)
-    learner.injection = injection
-    learner.exit_estimator = injection.estimate_hidden
-    learner.exit_estimator_other = injection.estimate_other if injection.kinds[1] else None
-    missing = uncovered(injection, learner)
-    if missing:
-        warnings.warn(
-            f"the carried states {missing} are not hidden states and get no synthetic gradient, so credit through "
-            "them ends with the window. Construct the learner with `include_other_states=True` to include them.",
-            UserWarning,
-            stacklevel=2,
-        )
-
-
-def compiled(learner: DNI) -> Injection:
-    """Return the learner's injection, which exists once it is compiled."""
-    if learner.injection is None:
-        raise RuntimeError("`learner` is not compiled. Call `learner.compile_graph(x0)` or `etrace_engines.compile`.")
-    return learner.injection
-
-
-def traced_by(credit: Credit | Mapping[Path, Credit] | None, traced: Any) -> Any:
-    """Return the filter of traced parameters: those whose credit comes from their trace."""
-    if credit is None:
-        return traced
-    if traced is not None:
-        raise ValueError("`credit` and `traced` both say which parameters are traced; give one of them.")
-    kinds = set(credit.values()) if isinstance(credit, Mapping) else {credit}
-    if not kinds <= {"trace", "synthetic"}:
-        raise ValueError(f"`credit` must be 'trace' or 'synthetic', got {credit!r}.")
-    if isinstance(credit, Mapping):
-        return lambda path: credit.get(path, "trace") == "trace"
-    return None if credit == "trace" else ()
+        return packed(result, windows, reduction, loss_output, return_value)

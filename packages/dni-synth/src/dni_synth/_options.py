@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ._groups import Path
-from ._sequence import Windows
+from ._sequence import Windows, numpy_for
 
 CHOICES = {
     "synth": ("use", "fit", "off"),
@@ -48,15 +48,19 @@ def mixing_of(target: str, lam: float | None) -> float:
     return float(lam)
 
 
-def packed(
-    result: JointResult, windows: Windows, mask: Any, reduction: str, loss_output: str, return_value: bool
-) -> Any:
+def packed(result: JointResult, windows: Windows, reduction: str, loss_output: str, return_value: bool) -> Any:
     """Return what the caller of `etrace_grad` asked for."""
     weights = windows.weights.reshape(-1)
-    count = jnp.asarray(float(weights.size)) if mask is None else jnp.sum(jnp.asarray(mask, weights.dtype))
-    divisor = jnp.maximum(count, 1) if reduction == "mean" else jnp.ones(())
-    gradients = jax.tree.map(lambda g: g / divisor.astype(g.dtype), result.gradients)
-    weighted = result.losses * weights.astype(result.losses.dtype)
-    losses = {"per_step": result.losses, "masked": weighted, "scalar": jnp.sum(weighted) / divisor}[loss_output]
+    divisor = numpy_for(weights).maximum(weights.sum(), 1)
+    gradients = result.gradients
+    if reduction == "mean":
+        gradients = jax.tree.map(lambda g: g / divisor.astype(g.dtype), gradients)
+    else:
+        divisor = 1
+    losses = result.losses
+    if loss_output != "per_step":
+        losses = losses * weights.astype(losses.dtype)
+    if loss_output == "scalar":
+        losses = jnp.sum(losses) / divisor
     extras = (*((losses,) if return_value else ()), *((result.aux,) if windows.has_aux else ()))
     return (gradients, *extras) if extras else gradients

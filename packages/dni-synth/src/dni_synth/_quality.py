@@ -119,7 +119,6 @@ def dni_report(
     step_fn: Callable[..., Any],
     chunk_size: int | None = None,
     mask: Any = None,
-    weights: Any = None,
     context_fn: ContextFn | None = None,
     done: Any = None,
 ) -> DNIReport:
@@ -132,7 +131,7 @@ def dni_report(
     ----------
     learner : DNI
         A compiled learner with a synthesiser attached.
-    *sequences, step_fn, chunk_size, mask, weights, context_fn, done
+    *sequences, step_fn, chunk_size, mask, context_fn, done
         As for `DNI.etrace_grad`; `chunk_size` must be given.
 
     Returns
@@ -158,7 +157,6 @@ def dni_report(
         injection.batch_shape,
         chunk_size=chunk_size,
         mask=mask,
-        weights=weights,
         done=done,
         context_fn=context_fn if injection.context_dim else None,
     )
@@ -187,6 +185,7 @@ def gradient(learner: Any, windows: Windows, kind: str) -> dict[Path, np.ndarray
         result = joint_gradient(
             learner,
             windows.merged() if kind == "exact" else windows,
+            learner.param_states,
             injecting=kind == "use",
             fitting=False,
             mixing=0.0,

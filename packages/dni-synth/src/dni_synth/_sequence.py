@@ -39,6 +39,8 @@ class Windows:
         Window length; None for single steps.
     has_aux : bool
         Whether `step_fn` returns a pair.
+    scalar : bool
+        Whether it returns one loss for the whole window.
     """
 
     slices: tuple[Any, ...]
@@ -48,6 +50,7 @@ class Windows:
     context_fn: ContextFn | None
     steps: int | None
     has_aux: bool = False
+    scalar: bool = False
 
     @property
     def inputs(self) -> tuple[Any, jax.Array, jax.Array]:
@@ -75,7 +78,6 @@ def cut(
     *,
     chunk_size: int | None = None,
     mask: Any = None,
-    weights: Any = None,
     done: Any = None,
     context_fn: ContextFn | None = None,
     has_aux: bool = False,
@@ -87,11 +89,11 @@ def cut(
     size = 1 if chunk_size is None else chunk_size
     check_chunks(length, size)
     count = length // size
-    lead = (count,) if chunk_size is None else (count, size)
+    lead = (count,) if size == 1 else (count, size)
     slices = tuple(jax.tree.map(lambda a: jnp.reshape(a, (*lead, *jnp.shape(a)[1:])), s) for s in sequences)
-    step_weights = step_weights_of(mask, weights, length).reshape(count, size)
+    step_weights = step_weights_of(mask, length).reshape(count, size)
     live = live_boundaries(done, step_weights, batch_shape)
-    return Windows(slices, step_weights, live, step_fn, context_fn, chunk_size, has_aux)
+    return Windows(slices, step_weights, live, step_fn, context_fn, None if size == 1 else size, has_aux)
 
 
 def sequence_length(sequences: tuple[Any, ...]) -> int:
@@ -114,33 +116,41 @@ def check_chunks(length: int, chunk_size: int) -> None:
         )
 
 
-def step_weights_of(mask: Any, weights: Any, length: int) -> jax.Array:
-    """Return the product of mask and weights, shape (time,)."""
-    product = jnp.ones(length)
-    for name, given in (("mask", mask), ("weights", weights)):
-        if given is not None:
-            if np.shape(given) != (length,):
-                raise ValueError(f"`{name}` must have shape ({length},), one per step, got {np.shape(given)}.")
-            product = product * jnp.asarray(given, product.dtype)
-    return product
+def numpy_for(array: Any) -> Any:
+    """Return the module to compute on an array with: concrete ones need no compiled program."""
+    return jnp if isinstance(array, jax.core.Tracer) else np
 
 
-def live_boundaries(done: Any, weights: jax.Array, batch_shape: tuple[int, ...]) -> jax.Array:
+def step_weights_of(mask: Any, length: int) -> Any:
+    """Return the weight of each step's loss, shape (time,)."""
+    dtype = jnp.result_type(float)
+    if mask is None:
+        return np.ones(length, dtype)
+    if np.shape(mask) != (length,):
+        raise ValueError(f"`mask` must have shape ({length},), one weight per step, got {np.shape(mask)}.")
+    given = numpy_for(mask).asarray(mask)
+    return given if jnp.issubdtype(given.dtype, jnp.floating) else given.astype(dtype)
+
+
+def live_boundaries(done: Any, weights: Any, batch_shape: tuple[int, ...]) -> Any:
     """Return 1 at the boundaries that something follows; by default where a later step has a weight."""
     count = weights.shape[0]
     if done is None:
-        some = jnp.any(weights != 0, axis=1)
-        # later[k]: any window after k; the last has none.
-        later = jnp.concatenate([jnp.cumsum(some[::-1])[::-1][1:] > 0, jnp.zeros(1, bool)])
+        xp = numpy_for(weights)
+        some = xp.any(weights != 0, axis=1)
+        # Counted from the end; what comes after window k is what the windows from k + 1 on have.
+        from_here = xp.cumsum(some[::-1])[::-1]
+        later = xp.concatenate([from_here[1:] > 0, xp.zeros(1, bool)])
     else:
         if np.shape(done) not in {(count,), (count, *batch_shape)}:
             raise ValueError(
                 f"`done` must have one row per window, shape ({count},) or {(count, *batch_shape)}, "
                 f"got {np.shape(done)}."
             )
-        later = jnp.logical_not(jnp.asarray(done, bool))
+        xp = numpy_for(done)
+        later = xp.logical_not(xp.asarray(done, bool))
     later = later.reshape(*later.shape, *(1 for _ in range(1 + len(batch_shape) - later.ndim)))
-    return jnp.broadcast_to(later, (count, *batch_shape)).astype(weights.dtype)
+    return xp.broadcast_to(later, (count, *batch_shape)).astype(weights.dtype)
 
 
 @jax.custom_vjp
@@ -185,7 +195,7 @@ def run_window(
         with learner.injection.recording() as outputs:
             result = windows.step_fn(*slices)
         losses, aux = result if windows.has_aux else (result, None)
-        losses = losses_of(losses, weights.shape[0])
+        losses = losses_of(losses, None if windows.scalar else windows.steps)
         total = jnp.sum(losses * weights.astype(losses.dtype))
         return anchor(total, outputs), (losses, aux)
 
@@ -194,14 +204,13 @@ def run_window(
     return WindowResult(dict(zip(keys, gradients, strict=True)), losses, aux)
 
 
-def losses_of(losses: Any, steps: int) -> jax.Array:
+def losses_of(losses: Any, steps: int | None) -> jax.Array:
     """Check what `step_fn` returned and give it the shape (steps,)."""
-    if np.size(losses) != steps:
-        raise ValueError(
-            f"`step_fn` must return one loss per step, {steps} here, got shape {np.shape(losses)}. "
-            "Sum or average over the batch and the outputs, not over the steps."
-        )
-    return jnp.reshape(losses, (steps,))
+    expected = () if steps is None else (steps,)
+    if np.shape(losses) != expected:
+        what = "a scalar" if steps is None else f"one loss per step of the window, shape {expected}"
+        raise ValueError(f"`step_fn` must return {what}, got shape {np.shape(losses)}.")
+    return jnp.reshape(losses, (-1,))
 
 
 def window_length(inputs: tuple[Any, ...]) -> int | None:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 import brainstate
@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._groups import Path
 from ._sequence import Windows
 
 Check = Literal["error", "warn", "off"]
@@ -24,7 +23,7 @@ RATIO_TOLERANCE = 1e-2
 COSINE_TOLERANCE = 1e-3
 # Parameters that move by a hundredth change gradients by about as much, which is less than most synthesisers' error.
 MOVEMENT_TOLERANCE = 1e-2
-PROJECTIONS = 8
+PROJECTIONS = 4
 
 logger = logging.getLogger("dni_synth")
 logger.addHandler(logging.NullHandler())
@@ -81,15 +80,21 @@ class Signature:
         )
 
 
-def parameter_digest(values: Mapping[Path, Any]) -> jax.Array:
-    """Return the norm and some fixed projections of each parameter array, shape (arrays, 1 + PROJECTIONS)."""
+@jax.jit
+def parameter_digest(leaves: list[jax.Array]) -> jax.Array:
+    """Return the norm and some fixed projections of each array, shape (arrays, 1 + PROJECTIONS)."""
     rows = []
-    for leaf in jax.tree.leaves(list(values.values())):
+    for leaf in leaves:
         flat = jnp.ravel(leaf).astype(jnp.float32)
-        index = jnp.arange(1, flat.size + 1, dtype=jnp.float32)
-        projections = [jnp.dot(flat, jnp.cos(index * (j + 1))) for j in range(PROJECTIONS)]
-        rows.append(jnp.stack([jnp.linalg.norm(flat), *projections]))
+        waves = jnp.outer(jnp.arange(1, PROJECTIONS + 1), jnp.arange(1, flat.size + 1, dtype=jnp.float32))
+        rows.append(jnp.concatenate([jnp.linalg.norm(flat)[None], jnp.cos(waves) @ flat]))
     return jnp.stack(rows)
+
+
+def current_digest(learner: Any) -> jax.Array:
+    """Return the digest of the model's parameters."""
+    found: jax.Array = parameter_digest(jax.tree.leaves([state.value for state in learner.param_states.values()]))
+    return found
 
 
 def movement(then: np.ndarray, now: np.ndarray) -> float:
@@ -110,7 +115,7 @@ class Fitted:
 
 def record_signature(learner: Any, windows: Windows) -> None:
     """Remember on the learner what its synthesiser has just been fitted for."""
-    digest = parameter_digest({path: state.value for path, state in learner.param_states.items()})
+    digest = current_digest(learner)
     injection = learner.injection
     signature = signature_of(learner, windows)
     if injection.fitted is None:
@@ -124,12 +129,13 @@ def record_signature(learner: Any, windows: Windows) -> None:
 def signature_of(learner: Any, windows: Windows) -> Signature:
     """Return the signature that a fit over these windows gives."""
     injection = learner.injection
-    window, step = probe(learner, windows, windows.steps or 1), probe(learner, windows, 1)
+    steps = windows.steps or 1
+    window, step = probes(learner, windows, (steps, 1))
     additive = None
     if window is not None and step is not None:
         additive = bool(np.allclose(window[0], step[0], rtol=1e-4, atol=1e-6 * np.abs(step).max(initial=0)))
     return Signature(
-        windows.steps or 1,
+        steps,
         tuple(injection.batch_shape),
         tuple(group.name for group in injection.groups),
         additive,
@@ -138,22 +144,34 @@ def signature_of(learner: Any, windows: Windows) -> Signature:
     )
 
 
-def probe(learner: Any, windows: Windows, steps: int) -> np.ndarray | None:
-    """Return how the cotangent of the loss changes between two fixed outputs, shape (steps, outputs).
+def probes(learner: Any, windows: Windows, lengths: tuple[int, ...]) -> list[np.ndarray | None]:
+    """Return how the cotangent of the loss changes between two fixed outputs, for windows of several lengths.
 
-    The slices are constants and both outputs the same for every batch element, so the answer does not depend on data
-    or on the batch size, unless the loss does. The *change* makes targets that enter like those of a square or a cross
-    entropy drop out; where nothing changes, as for a linear loss, the cotangent itself is returned.
+    The slices are constants and both outputs the same for every batch element, so the answer, of shape (steps, units),
+    does not depend on data or on the batch size, unless the loss does. The *change* makes targets that enter like
+    those of a square or a cross entropy drop out; where nothing changes, as for a linear loss, the cotangent itself is
+    returned.
     """
-    lead = () if windows.steps is None else (steps,)
-    slices = jax.tree.map(lambda a: constant_slice(a, lead, 1 if windows.steps is None else 2), windows.slices)
-    with jax.ensure_compile_time_eval():
-        low = cotangent(learner, windows, slices, lead, seed=1)
-        high = cotangent(learner, windows, slices, lead, seed=2)
-        if any(isinstance(g, jax.core.Tracer) for g in (low, high)):
-            return None
-        change = np.asarray(high) - np.asarray(low)
-    return change if np.any(change) else np.asarray(high)
+
+    def cotangents() -> list[tuple[jax.Array, jax.Array]]:
+        found = []
+        for steps in lengths:
+            lead = () if windows.steps is None else (steps,)
+            slices = jax.tree.map(lambda a, lead=lead: constant_slice(a, lead, len(lead) + 1), windows.slices)
+            low, high = (cotangent(learner, windows, slices, lead, seed) for seed in (1, 2))
+            found.append((low, high))
+        return found
+
+    if isinstance(jnp.zeros(()), jax.core.Tracer):
+        # Inside a trace, evaluate now what depends on constants alone; a loss that closes over traced values stays so.
+        with jax.ensure_compile_time_eval():
+            pairs = cotangents()
+    else:
+        pairs = jax.jit(cotangents)()
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(pairs)):
+        return [None for _ in lengths]
+    arrays = [(np.asarray(low), np.asarray(high)) for low, high in pairs]
+    return [high - low if np.any(high != low) else high for low, high in arrays]
 
 
 def constant_slice(array: Any, lead: tuple[int, ...], skip: int) -> jax.Array:
@@ -164,7 +182,7 @@ def constant_slice(array: Any, lead: tuple[int, ...], skip: int) -> jax.Array:
 
 
 def cotangent(learner: Any, windows: Windows, slices: Any, lead: tuple[int, ...], seed: int) -> jax.Array:
-    """Return the gradient of the window's loss with respect to the first batch element's output, shape (steps, units)."""
+    """Return the gradient of the window's loss by the first batch element's output, shape (steps, units)."""
     batch = len(learner.injection.batch_shape)
     structure = learner.injection.output_structure
     outputs = jax.tree.map(lambda s: fixed_output(s, lead, batch, seed), structure)
@@ -177,10 +195,7 @@ def cotangent(learner: Any, windows: Windows, slices: Any, lead: tuple[int, ...]
 
     gradient = jax.grad(loss)(outputs)
     steps = lead[0] if lead else 1
-    first = [
-        jnp.reshape(leaf_first(leaf, len(lead), batch), (steps, -1))
-        for leaf in jax.tree.leaves(gradient)
-    ]
+    first = [jnp.reshape(leaf_first(leaf, len(lead), batch), (steps, -1)) for leaf in jax.tree.leaves(gradient)]
     return jnp.concatenate(first, axis=1)
 
 
@@ -209,7 +224,7 @@ def check_use(learner: Any, windows: Windows, check: Check) -> None:
     same = steps == signature.chunk_size
     fitted = signature.window_probe if same else signature.step_probe
     if fitted is not None:
-        found = probe(learner, windows, steps if same else 1)
+        (found,) = probes(learner, windows, (steps if same else 1,))
         if found is not None:
             check_loss(fitted, found, signature, learner.injection.batch_shape, complain)
     check_stale(learner)
@@ -282,7 +297,7 @@ def check_loss(
 
 def check_stale(learner: Any) -> None:
     """Warn once for each fit when the model's parameters have moved since; not inside a trace."""
-    now = parameter_digest({path: state.value for path, state in learner.param_states.items()})
+    now = current_digest(learner)
     fitted: Fitted = learner.injection.fitted
     then = fitted.digest.value
     if fitted.warned or isinstance(now, jax.core.Tracer) or isinstance(then, jax.core.Tracer):

@@ -52,15 +52,7 @@ def restore(states: Sequence[brainstate.State], values: Sequence[Any]) -> None:
 
 def carried(learner: Any) -> list[brainstate.State]:
     """Return every state that a call of the learner writes, and last the record of its last boundary."""
-    return [*carried_states(learner).values(), learner.injection.entry]
-
-
-def carried_states(learner):
-    found = getattr(learner, "carried_states", None)
-    if found is None:
-        step = learner.rule.graph.step
-        found = {leaf.path: leaf.state for leaf in [*step.hidden, *step.other]} | {"trace": learner.trace}
-    return found
+    return [*learner.carried_states.values(), learner.injection.entry]
 
 
 def lambda_targets(learner: Any, windows: Windows, mixing: float) -> Targets:

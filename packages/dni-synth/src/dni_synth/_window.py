@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,7 @@ class Boundary:
 
     context: jax.Array | None = None
     live: jax.Array | None = None  # 0 where the episode has ended; None: everything goes on
+    scale: jax.Array | None = None  # of the injection; None: 1
 
 
 class Injection:
@@ -100,7 +102,7 @@ class Injection:
         hidden = hidden_groups(learner)
         values = {path: state.value for path, state in learner.hidden_states.items()}
         self.batch_shape = hidden[0].batch_shape(values)
-        others = getattr(learner, "other_states", {}) if include_other_states else {}
+        others = learner.other_states if include_other_states else {}
         # Each kind is predicted by itself, because a learner asks for them one after the other.
         self.kinds = (hidden, other_groups(others, self.batch_shape))
         self.states = {
@@ -193,10 +195,11 @@ class Injection:
                 "`context_fn` to `etrace_grad`, or call the learner inside `with learner.boundary(context=...)`."
             )
         estimates = self.predict(self.params(), values, self._boundary, groups)
-        scale = self.schedule.scale(self.calls.value)
+        scale = self._boundary.scale
         scattered: dict[Path, Any] = {}
         for group in groups:
-            scattered |= group.scatter(estimates[group.name] * scale.astype(group.dtype), values)
+            estimate = estimates[group.name]
+            scattered |= group.scatter(estimate if scale is None else estimate * scale.astype(group.dtype), values)
         return scattered
 
     def estimate_hidden(self, values: Values) -> dict[Path, Any] | None:
@@ -266,10 +269,16 @@ def align(live: jax.Array, array: jax.Array) -> jax.Array:
     return live.reshape(*live.shape, *(1 for _ in range(array.ndim - live.ndim))).astype(array.dtype)
 
 
-def uncovered(injection: Injection, learner: Any) -> list[str]:
-    """Return the names of carried float states that get no estimate."""
-    others = getattr(learner, "other_states", {})
-    return sorted(name_of_path(path) for path in others if path not in injection.states)
+def warn_uncovered(injection: Injection, learner: Any) -> None:
+    """Warn of carried float states that get no estimate."""
+    missing = sorted(name_of_path(path) for path in learner.other_states if path not in injection.states)
+    if missing:
+        warnings.warn(
+            f"the carried states {missing} are not hidden states and get no synthetic gradient, so credit through "
+            "them ends with the window. Construct the learner with `include_other_states=True` to include them.",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def scaled_like(gradient: Any, value: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import brainstate
@@ -16,20 +18,28 @@ from .._window import Boundary, Injection, scaled_like
 from .regression import Regressor, regress
 
 
-def joint_gradient(learner: Any, windows: Windows, *, injecting: bool, fitting: bool, mixing: float) -> JointResult:
-    """Run over all windows; sum the parameters' gradients and, where asked to, fit the synthesiser."""
+def joint_gradient(
+    learner: Any,
+    windows: Windows,
+    wanted: Mapping[Path, brainstate.State],
+    *,
+    injecting: bool,
+    fitting: bool,
+    mixing: float = 0.0,
+) -> JointResult:
+    """Run over all windows; sum the gradients of the wanted states and, where asked to, fit the synthesiser."""
     injection: Injection = learner.injection
     regressor: Regressor = injection.regressor
     targets = lambda_targets(learner, windows, mixing) if fitting and mixing > 0 else None
+    scale = injection.schedule.scale(injection.calls.value) if fitting else None
     fit_inside = fitting and targets is None
-    params = dict(learner.param_states)
-    states = params | injection.states if fit_inside else params
-    start = {path: jax.tree.map(jnp.zeros_like, state.value) for path, state in params.items()}
+    states = {**wanted, **injection.states} if fit_inside else dict(wanted)
+    start = {path: jax.tree.map(jnp.zeros_like, state.value) for path, state in wanted.items()}
 
     def body(total: dict[Path, Any], inputs: Any) -> tuple[dict[Path, Any], tuple[Any, ...]]:
         slices, weights, live = inputs
         entry, values = injection.entry_boundary(), injection.values()
-        boundary = windows.boundary(slices, live)
+        boundary = dataclasses.replace(windows.boundary(slices, live), scale=scale)
         with injection.at(boundary), injection.switched(on=injecting):
             result = run_window(learner, windows, slices, weights, states)
         injection.record_exit(boundary)
@@ -45,19 +55,12 @@ def joint_gradient(learner: Any, windows: Windows, *, injecting: bool, fitting: 
     if fitting:
         injection.calls.value = injection.calls.value + 1
     mean = jnp.sum(errors[0]) / jnp.maximum(jnp.sum(errors[1]), 1)
-    return JointResult(gradients, losses.reshape(-1), flatten_aux(aux, windows), mean)
+    return JointResult(gradients, losses.reshape(-1), aux, mean)
 
 
 def like(gradient: Any, value: Any) -> Any:
     """Give a gradient the structure of the accumulator."""
     return scaled_like(gradient, value) if len(jax.tree.leaves(value)) == 1 else gradient
-
-
-def flatten_aux(aux: Any, windows: Windows) -> Any:
-    """Return auxiliary data with time as its only leading axis."""
-    if windows.steps is None:
-        return aux
-    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]) if a.ndim > 1 and a.shape[1] == windows.steps else a, aux)
 
 
 def fit_boundary(

@@ -40,8 +40,9 @@ def solve(injection: Injection, sums: Moments, regularization: float) -> None:
     """Write the minimiser of |X W - G|^2 + regularization |W|^2 into the synthesiser."""
     states = injection.synthesizer.states_dict()
     for name, (gram, cross) in sums.items():
-        identity = jnp.eye(gram.shape[0], dtype=gram.dtype)
-        solution = jax.scipy.linalg.solve(gram + regularization * identity, cross, assume_a="pos")
+        # Rounding may make the smallest eigenvalues negative by more than the regularization; a Cholesky factor fails.
+        eigenvalues, basis = jnp.linalg.eigh(gram)
+        solution = basis @ ((basis.T @ cross) / (jnp.maximum(eigenvalues, 0) + regularization)[:, None])
         states[f"{name}/weight"].value = solution[:-1].astype(cross.dtype)
         states[f"{name}/bias"].value = solution[-1].astype(cross.dtype)
 
@@ -147,7 +148,6 @@ def fit_ridge(
     step_fn: Callable[..., Any],
     chunk_size: int | None = None,
     mask: Any = None,
-    weights: Any = None,
     context_fn: ContextFn | None = None,
     done: Any = None,
     target: str = "mc",
@@ -165,7 +165,7 @@ def fit_ridge(
     ----------
     learner : DNI
         A compiled learner with an `Affine` synthesiser attached.
-    *sequences, step_fn, chunk_size, mask, weights, context_fn, done
+    *sequences, step_fn, chunk_size, mask, context_fn, done
         As for `DNI.etrace_grad`.
     target : {'mc', 'bootstrap', 'lambda'}, default 'mc'
         What to regress on; see `DNI.etrace_grad`.
@@ -196,7 +196,6 @@ def fit_ridge(
         injection.batch_shape,
         chunk_size=chunk_size,
         mask=mask,
-        weights=weights,
         done=done,
         context_fn=context_fn if injection.context_dim else None,
     )

@@ -54,8 +54,9 @@ def train_synthetic_gradient(
     chunk_size : int, default 1
         Steps per window. It must be the window length that the learner will be driven with: boundaries move with it.
     loss_fn : callable, optional
-        ``loss_fn(output) -> scalar`` of a window's output, shape (chunk_size, ...). It must be the objective that the
-        learner will be trained on: the synthesiser predicts a derivative of this function. Default: sum of squares.
+        ``loss_fn(output) -> scalar`` of a window's output, with a leading axis of steps if `chunk_size` is above 1. It
+        must be the objective that the learner will be trained on: the synthesiser predicts a derivative of this
+        function. Default: sum of squares.
     optimizer : braintools.optim.Optimizer, optional
         Already registered on ``learner.synthesizer.states_dict()``. If None, plain gradient descent with rate `lr`.
     lr : float, default 0.01
@@ -118,13 +119,26 @@ def train_synthetic_gradient(
             lambda _: fit_epoch(learner, windows, regressor, reset=reset), jnp.arange(epochs)
         )
     record_signature(learner, windows)
-    return [error if isinstance(error, jax.core.Tracer) else float(error) for error in errors]
+    if isinstance(errors, jax.core.Tracer):
+        return list(errors)
+    return [float(error) for error in np.asarray(errors)]
+
+
+def compiled(learner: Any) -> Injection:
+    """Return the learner's injection, which exists once it is compiled."""
+    injection: Injection | None = getattr(learner, "injection", None)
+    if injection is None:
+        raise RuntimeError(
+            "`learner` must be a compiled dni_synth.DNI. Call `learner.compile_graph(x0)`, or make one with "
+            "`etrace_engines.compile(model, dni_synth.DNI, x0)`."
+        )
+    return injection
 
 
 def attached(learner: Any) -> Injection:
-    """Return the learner's injection."""
-    injection: Injection | None = getattr(learner, "injection", None)
-    if injection is None or not injection.attached:
+    """Return the learner's injection if a synthesiser is attached."""
+    injection = compiled(learner)
+    if not injection.attached:
         raise RuntimeError(
             "no synthesiser is attached to `learner`. Call `learner.attach(dni_synth.Affine())` after compiling it."
         )
@@ -143,11 +157,17 @@ def check_batch(injection: Injection, batch_size: int | None) -> None:
 def windows_of(learner: Any, inputs: Any, length: int, chunk_size: int, loss_fn: Callable[[Any], jax.Array]) -> Windows:
     """Cut the inputs into windows whose loss is one number."""
     count = length // chunk_size
-    slices = jax.tree.map(lambda a: jnp.reshape(a, (count, chunk_size, *jnp.shape(a)[1:])), inputs)
+    single = chunk_size == 1
+    slices = inputs
+    if not single:
+        slices = jax.tree.map(lambda a: jnp.reshape(a, (count, chunk_size, *jnp.shape(a)[1:])), inputs)
+
+    def step_fn(window: Any) -> jax.Array:
+        return loss_fn(learner(window if single else ee.MultiStepData(window)))
+
     live = jnp.ones((count, *learner.injection.batch_shape))
-    return Windows(
-        (slices,), jnp.ones((count, 1)), live, lambda x: loss_fn(learner(ee.MultiStepData(x))), None, chunk_size
-    )
+    weights = jnp.ones((count, 1))
+    return Windows((slices,), weights, live, step_fn, None, None if single else chunk_size, scalar=True)
 
 
 def fit_epoch(learner: Any, windows: Windows, regressor: Regressor, *, reset: bool) -> jax.Array:
