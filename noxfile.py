@@ -113,7 +113,8 @@ def build(session: nox.Session) -> None:
 def wheel(session: nox.Session, package: str) -> None:
     """Install one package's wheel without the tree or undeclared siblings, and test that."""
     tmp = Path(session.create_tmp())
-    wheels = [str(path) for name in with_siblings(package) for path in ROOT.glob(f"dist/{name.replace('-', '_')}-*.whl")]
+    names = [name.replace("-", "_") for name in with_siblings(package)]
+    wheels = [str(path) for name in names for path in ROOT.glob(f"dist/{name}-*.whl")]
     shutil.copytree(f"packages/{package}/tests", tmp / "tests", dirs_exist_ok=True)
     shutil.copy("pyproject.toml", tmp)  # pytest's settings
     session.install("-c", CONSTRAINTS, *wheels, *test_requirements(package))
