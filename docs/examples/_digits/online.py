@@ -42,7 +42,7 @@ class Task:
     smoothing: float  # pp-prop's decay of its two factors, in [0, 1)
 
 
-ROWS = Task("rows", steps=8, epochs=25, learning_rate=4e-3, smoothing=0.9)
+ROWS = Task("rows", steps=8, epochs=25, learning_rate=4e-3, smoothing=0.6)
 PIXELS = Task("pixels", steps=64, epochs=30, learning_rate=6e-3, smoothing=0.97)
 
 
