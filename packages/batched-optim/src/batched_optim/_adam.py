@@ -157,7 +157,9 @@ class BatchedAdam(EnsembleOptimizer):
         per member, can be applied afterwards.
         """
         by_dtype: dict[torch.dtype, list[Rows]] = {}
-        directions = [torch.zeros_like(rows.buffers["m"]) for rows in group]
+        directions = [
+            torch.zeros_like(rows.buffers["m"]) if rows.scratch is None else rows.scratch.zero_() for rows in group
+        ]
         for rows in group:
             rows.buffers["step"].add_(1)
             by_dtype.setdefault(rows.gradient.dtype, []).append(rows)
@@ -186,7 +188,12 @@ class BatchedAdam(EnsembleOptimizer):
         steps = rows.store("step", rows.buffers["step"] + 1).double()
         m = rows.store("m", torch.lerp(rows.buffers["m"], gradient, 1 - b1))
         v = rows.store("v", rows.buffers["v"] * b2 + gradient * gradient * (1 - b2))
-        bias1, bias2 = (1 - torch.pow(rows.flat(name), steps) for name in ("beta1", "beta2"))
+        bias1, bias2 = (_settled(1 - torch.pow(rows.flat(name), steps)).to(m.dtype) for name in ("beta1", "beta2"))
         # sqrt(v_hat) = sqrt(v) / sqrt(1 - b2^t), per row.
-        denominator = v.sqrt().div_(rows.column(bias2.sqrt().to(v.dtype))).add_(self.eps)
-        return m / denominator, rows.rate() / bias1.to(v.dtype)
+        denominator = v.sqrt().div_(rows.column(bias2.sqrt())).add_(self.eps)
+        return m / denominator, rows.rate() / bias1
+
+
+def _settled(values: Tensor) -> Tensor:
+    """Return the same values, which a compiler then computes once per row rather than once per element."""
+    return values.as_strided(values.shape, values.stride()) if torch.compiler.is_compiling() else values

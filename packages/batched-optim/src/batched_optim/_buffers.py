@@ -98,6 +98,8 @@ class Buffers:
     def plan(self, weight: Callable[[TensorSpec], int], limit: int | None) -> list[list[Piece]]:
         """Divide all rows, in order, into groups of about `limit` elements; None makes one group.
 
+        Small tensors share a group; each part of a larger one is a group by itself.
+
         Parameters
         ----------
         weight : callable
@@ -108,15 +110,18 @@ class Buffers:
         groups: list[list[Piece]] = []
         room = 0
         for name, spec in self.specs.items():
+            cost = spec.rows * weight(spec)
             height = spec.rows if limit is None else max(1, limit // weight(spec))
-            for start in range(0, spec.rows, height):
-                stop = min(start + height, spec.rows)
-                cost = (stop - start) * weight(spec)
-                if not groups or (limit is not None and cost > room):
-                    groups.append([])
-                    room = limit or 0
-                groups[-1].append(Piece(name, start, stop))
+            if height < spec.rows:
+                starts = range(0, spec.rows, height)
+                groups += [[Piece(name, start, min(start + height, spec.rows))] for start in starts]
+                room = 0
+            elif groups and (limit is None or cost <= room):
+                groups[-1].append(Piece(name, 0, spec.rows))
                 room -= cost
+            else:
+                groups.append([Piece(name, 0, spec.rows)])
+                room = (limit or 0) - cost
         return groups
 
 

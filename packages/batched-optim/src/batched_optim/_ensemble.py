@@ -10,7 +10,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeGuard
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch import Tensor
 from ._base import BaseOptimizer
 from ._buffers import BLOCK_ELEMENTS, Buffers, BufferSpec, Piece, copy_rows
 from ._clip import clip_by_norm, clip_by_value, joint_norms, row_norms
-from ._members import Index, Members, Rows, TensorSpec, positions
+from ._members import Index, Members, Rows, TensorSpec, owned, per_member, positions, take
 from ._shared import average_over_members, finite_rows
 from ._state import compare_states
 from ._validation import LRLike, check_range, member_value
@@ -92,8 +92,8 @@ class EnsembleOptimizer(BaseOptimizer):
     def _directions(self, group: list[Rows]) -> list[tuple[Tensor, Tensor]]:
         """Advance the buffers of some rows; return direction and scale of each: theta moves by -scale * direction."""
 
-    def _regularized(self, gradient: Tensor, theta: Tensor, values: dict[str, float | Tensor]) -> Tensor:
-        """Return the gradient with penalties on the parameters added."""
+    def _regularized(self, gradient: Tensor, theta: Tensor, rows: slice | None) -> Tensor:
+        """Return some members' rows of a gradient with penalties on the parameters added."""
         return gradient
 
     # Layout.
@@ -110,6 +110,7 @@ class EnsembleOptimizer(BaseOptimizer):
         self._nonfinite = torch.zeros(self._layout.size, dtype=torch.int64, device=device)
         self._buffers = Buffers(self._tensors_with_state(), self._buffer_specs, device)
         limit = BLOCK_ELEMENTS * torch.get_num_threads() if device.type == "cpu" else None
+        self._scratch: dict[torch.dtype, Tensor] = {}
         self._blocks = self._buffers.plan(self._weight, limit)
         self._whole = self._buffers.plan(self._weight, None)
 
@@ -173,10 +174,11 @@ class EnsembleOptimizer(BaseOptimizer):
     def _clamped(self, call: Call, name: str, rows: slice | None = None) -> Tensor:
         """Return some members' rows of a gradient in computing precision, penalized and clipped by value."""
         spec = self._layout.specs[name]
-        gradient = _take(call.grads[name], rows).to(spec.compute_dtype)
-        theta = call.params[name][None] if spec.shared else _take(call.params[name], rows)
-        values = {key: _take(value, rows) for key, value in call.values.items()}
-        gradient = self._regularized(-gradient if self.maximize else gradient, theta, values)
+        gradient = take(call.grads[name], rows)
+        if gradient.dtype != spec.compute_dtype:
+            gradient = gradient.to(spec.compute_dtype)
+        theta = call.params[name][None] if spec.shared else take(call.params[name], rows)
+        gradient = self._regularized(-gradient if self.maximize else gradient, theta, rows)
         return clip_by_value(gradient, self.clip_value)
 
     def _clipped(self, call: Call, name: str, rows: slice | None = None) -> Tensor:
@@ -184,7 +186,7 @@ class EnsembleOptimizer(BaseOptimizer):
         gradient = self._clamped(call, name, rows)
         if self.clip_norm is None or gradient.numel() == 0:
             return gradient
-        norms = row_norms(gradient) if call.norms is None else _take(call.norms, rows)
+        norms = row_norms(gradient) if call.norms is None else take(call.norms, rows)
         return clip_by_norm(gradient, norms, self.clip_norm)
 
     def _rows(self, call: Call, piece: Piece, outputs: dict[str, Tensor]) -> Rows:
@@ -194,20 +196,27 @@ class EnsembleOptimizer(BaseOptimizer):
         if spec.shared:
             return self._shared_row(call, name)
         rows = None if stop - start == spec.rows else slice(start, stop)
-        values = {key: _take(value, rows) for key, value in call.values.items()}
-        mask = None if call.mask is None else _take(call.mask, rows)
+        values = {key: take(value, rows) for key, value in call.values.items()}
+        mask = None if call.mask is None else take(call.mask, rows)
         freezes = mask is not None and self.inactive == "freeze"
         theta, gradient = self._operands(call, name, rows)
-        out = None
+        found = Rows(name, start, theta, gradient, mask, freezes, values, self._buffers.of_rows(name, rows))
         if rows is not None:
             if name not in outputs:
                 outputs[name] = torch.empty((spec.rows, *spec.row_shape), dtype=theta.dtype, device=theta.device)
-            out = outputs[name][rows]
-        return Rows(name, start, theta, gradient, mask, freezes, values, self._buffers.of_rows(name, rows), out)
+            found.out, found.scratch = outputs[name][rows], self._scratch_like(gradient)
+        return found
+
+    def _scratch_like(self, rows: Tensor) -> Tensor:
+        """Return memory for one value per element, the same for all blocks; fresh memory costs page faults."""
+        kept = self._scratch.get(rows.dtype)
+        if kept is None or kept.numel() < rows.numel():
+            kept = self._scratch[rows.dtype] = torch.empty(rows.numel(), dtype=rows.dtype, device=rows.device)
+        return kept[: rows.numel()].view(rows.shape)
 
     def _operands(self, call: Call, name: str, rows: slice | None) -> tuple[Tensor, Tensor]:
         """Return some rows of a batched parameter and of its clipped gradient."""
-        return _take(call.params[name], rows), self._clipped(call, name, rows)
+        return take(call.params[name], rows), self._clipped(call, name, rows)
 
     def _shared_row(self, call: Call, name: str) -> Rows:
         """Return a shared parameter as one row, driven by the average over the active members."""
@@ -218,12 +227,11 @@ class EnsembleOptimizer(BaseOptimizer):
             lost = ~finite if mask is None else mask & ~finite
             call.nonfinite = lost if call.nonfinite is None else call.nonfinite | lost
             mask = finite if mask is None else mask & finite
-        keys = [key for key, value in call.values.items() if _per_member(value)]
-        columns = [value.double() for value in call.values.values() if _per_member(value)]
-        stacked = torch.stack(columns, 1) if columns else gradient.new_empty((len(gradient), 0), dtype=torch.float64)
-        average = average_over_members(gradient, stacked, mask)
-        values = {**call.values, **{key: average.values[i : i + 1] for i, key in enumerate(keys)}}
-        values["lr"] = values["lr"] * self.shared_param_lr_multiplier
+        varying = {key: value for key, value in call.values.items() if per_member(value)}
+        average = average_over_members(gradient, list(varying.values()), mask)
+        values = {**call.values, **dict(zip(varying, average.values, strict=True))}
+        if self.shared_param_lr_multiplier != 1.0:
+            values["lr"] = values["lr"] * self.shared_param_lr_multiplier
         theta, active = call.params[name][None], average.active
         return Rows(name, 0, theta, average.gradient, active, active is not None, values, self._buffers.of_rows(name))
 
@@ -273,8 +281,8 @@ class EnsembleOptimizer(BaseOptimizer):
         new._members = self._layout.resized(len(rows))
         for name in ("_lr", *self._member_settings):
             value = getattr(self, name)
-            varies = _per_member(value) and value.numel() == self._layout.size
-            setattr(new, name, value.index_select(0, rows) if varies else _owned(value))
+            varies = per_member(value) and value.numel() == self._layout.size
+            setattr(new, name, value.index_select(0, rows) if varies else owned(value))
         new._allocate()
         copy_rows(new._buffers, [self._buffers], rows)
         new._nonfinite.copy_(self._nonfinite.index_select(0, rows))
@@ -317,7 +325,7 @@ class EnsembleOptimizer(BaseOptimizer):
         dict of str -> Any
             Owned copies; later steps do not change them.
         """
-        settings = {name: _owned(getattr(self, name)) for name in self._settings}
+        settings = {name: owned(getattr(self, name)) for name in self._settings}
         return {"lr": self._lr.clone(), **settings, "nonfinite_counts": self._nonfinite.clone(), **self._exported()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -340,7 +348,7 @@ class EnsembleOptimizer(BaseOptimizer):
                 "The state does not fit: " + "; ".join([*missing, *misfits]) + "."
             )
         for name in self._settings:
-            setattr(self, name, _owned(state_dict[name]))
+            setattr(self, name, owned(state_dict[name]))
         self.lr = state_dict["lr"]
         self._nonfinite.copy_(state_dict["nonfinite_counts"])
         self._import(state_dict)
@@ -365,20 +373,3 @@ class EnsembleOptimizer(BaseOptimizer):
         for kind, named in self._buffers.by_kind.items():
             for name, tensor in named.items():
                 tensor.copy_(buffers[kind][name])
-
-
-def _per_member(value: object) -> TypeGuard[Tensor]:
-    """Tell a tensor with one entry per member from a number."""
-    return isinstance(value, Tensor) and value.ndim > 0
-
-
-def _take(value: Any, rows: slice | None) -> Any:  # Any: a tensor or a number
-    """Return some rows of a tensor that has rows, and anything else as it is."""
-    return value if rows is None or not _per_member(value) else value[rows]
-
-
-def _owned(value: Any) -> Any:  # Any: a setting of any type
-    """Return a value that later changes of the original do not reach."""
-    if isinstance(value, tuple):
-        return tuple(_owned(part) for part in value)
-    return value.clone() if isinstance(value, Tensor) else value

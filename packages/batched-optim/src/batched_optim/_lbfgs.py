@@ -10,12 +10,12 @@ from torch import Tensor
 
 from ._base import Options
 from ._buffers import BufferSpec
-from ._compact import Pairing, as_vectors, recur, ring_order
+from ._compact import Pairing, as_vectors, forget, judge, recur, ring_order
 from ._ensemble import Call, EnsembleOptimizer
 from ._members import Rows, TensorSpec
 from ._validation import LRLike, check_flag, check_optional
 
-COUNTERS = ("steps", "pairs", "rejected", "updates", "capped")
+COUNTERS = ("steps", "pairs", "rejected", "updates", "capped", "failed")
 JOINT = "*"  # the name under which a joint history is kept
 
 
@@ -127,16 +127,26 @@ class BatchedLBFGS(EnsembleOptimizer):
         """How many steps were taken, pairs stored and rejected, updates made and capped, over members and tensors."""
         counts = self._buffers.packed["counts"]
         totals = torch.cat((counts[:, :1].amax(dim=0), counts[:, 1:].sum(dim=0))).tolist()
-        return dict(zip(COUNTERS, totals, strict=True))
+        return dict(zip(COUNTERS[:-1], totals[:-1], strict=True))
+
+    @property
+    def nonfinite_counts(self) -> Tensor:
+        """How often a tensor of each member was found non-finite and handled, shape (members,)."""
+        failed = [
+            counts[:, -1]
+            for name, counts in self._buffers.by_kind["counts"].items()
+            if not self._buffers.specs[name].shared
+        ]
+        return sum(failed, start=self._nonfinite.clone())
 
     def _buffer_specs(self, spec: TensorSpec) -> dict[str, BufferSpec]:
-        m = self.history_size
+        slots = self.history_size + 1
         return {
-            "history": BufferSpec((m, 2, spec.width), spec.compute_dtype),
+            "history": BufferSpec((slots, 2, spec.width), spec.compute_dtype),
             "previous": BufferSpec((2, spec.width), spec.compute_dtype),
             "has_previous": BufferSpec((), torch.bool, packed=True),
-            "inverse": BufferSpec((m, m), torch.float64, packed=True),
-            "gram": BufferSpec((m, m), torch.float64, packed=True),
+            "inverse": BufferSpec((slots, slots), torch.float64, packed=True),
+            "gram": BufferSpec((slots, slots), torch.float64, packed=True),
             "gamma": BufferSpec((), torch.float64, fill=1.0, packed=True),
             "head": BufferSpec((), torch.int64, packed=True),
             "hist_count": BufferSpec((), torch.int64, packed=True),
@@ -149,67 +159,49 @@ class BatchedLBFGS(EnsembleOptimizer):
     # One update, in stages: large tensors one by one, the small matrices of all of them together.
 
     def _directions(self, group: list[Rows]) -> list[tuple[Tensor, Tensor]]:
-        state = self._buffers.packed_rows(group[0].name, group[0].start, sum(len(rows.theta) for rows in group))
-        active = torch.cat([_flag(rows, True) if rows.mask is None else rows.mask for rows in group])
+        sizes = [len(rows.theta) for rows in group]
+        state = self._buffers.packed_rows(group[0].name, group[0].start, sum(sizes))
         works = [Pairing(rows) for rows in group]
-        stored, curvature = self._judge(state, active, torch.cat([work.gram() for work in works]).double())
-        for work, head, keep in zip(works, _parts(state["head"], group), _parts(stored, group), strict=True):
-            work.record(head, keep)
-        products = torch.cat([work.products() for work in works]).double()
-        weights = recur(state, stored, curvature, products.reshape(len(stored), 2, self.history_size, 2))
-        for work, part in zip(works, _parts(weights, group), strict=True):
+        active = _joint_mask(group, sizes)
+        gram = torch.cat([work.gram() for work in works]).double()
+        stored, rejected = judge(gram, active & state["has_previous"], self.curvature_eps)
+        for work, head in zip(works, torch.split(state["head"], sizes), strict=True):
+            work.record(head)
+        products = torch.cat([work.products() for work in works]).double().unflatten(2, (-1, 2))
+        weights = recur(state, stored, gram, products)
+        for work, part in zip(works, torch.split(weights, sizes), strict=True):
             work.combine(part)
-        scale, failed = self._scale(state, group, active, torch.cat([work.norms() for work in works]).double())
-        for work, was_active in zip(works, _parts(active, group), strict=True):
-            work.remember(was_active if work.rows.holds_buffers else None)
-        state["counts"][:, 0].add_(1)
-        known = active
-        if any(rows.holds_buffers for rows in group):
-            known = active | (state["has_previous"] & torch.cat([_flag(rows, rows.holds_buffers) for rows in group]))
-        state["has_previous"].copy_(known & ~failed)
-        for rows, part in zip(group, _parts(active & ~failed, group), strict=True):
+
+        rates = torch.cat([rows.flat("lr").expand(size) for rows, size in zip(group, sizes, strict=True)])
+        norms = torch.cat([work.norms() for work in works]).double()
+        scale, updated, capped = self._scale(rates * state["gamma"], norms, active)
+        failed = active & ~updated
+        events = (torch.ones_like(active), stored, rejected, updated, capped, failed)
+        state["counts"].add_(torch.stack(events, 1))
+        forget(state, failed)
+        for work, was_active in zip(works, torch.split(active, sizes), strict=True):
+            work.remember(was_active)
+        state["has_previous"].copy_(self._known(group, sizes, state["has_previous"], active) & ~failed)
+        for rows, part in zip(group, torch.split(updated, sizes), strict=True):
             rows.mask = part
-        self._count_failures(group, failed)
-        parts = _parts(scale, group)
+        parts = torch.split(scale, sizes)
         return [(work.direction.view_as(work.rows.gradient), part) for work, part in zip(works, parts, strict=True)]
 
-    def _judge(self, state: dict[str, Tensor], active: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
-        """Decide which rows store their new pair; return that and y.s, after updating gamma and the counters."""
-        ss, sy, yy = gram[:, 0, 0], gram[:, 0, 1], gram[:, 1, 1]
-        if self.curvature_eps is None:
-            accepted = (ss > 0) & torch.isfinite(ss + yy)
-        else:
-            accepted = sy > self.curvature_eps * ss.sqrt() * yy.sqrt()
-        candidate = active & state["has_previous"]
-        stored = candidate & accepted
-        state["gamma"].copy_(torch.where(stored, sy / yy, state["gamma"]))
-        state["counts"][:, 1:3].add_(torch.stack((stored, candidate & ~accepted), 1))
-        return stored, sy
-
-    def _scale(
-        self, state: dict[str, Tensor], group: list[Rows], active: Tensor, norms: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return each row's factor on its direction, and the rows whose update is not finite, after resetting those."""
-        rates = torch.cat([rows.flat("lr").expand(len(rows.theta)) for rows in group])
-        scale = rates * state["gamma"]
+    def _scale(self, scale: Tensor, norms: Tensor, active: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return each row's factor on its direction after the cap, and which rows are updated and which capped."""
         lengths = scale.abs() * norms
-        finite = torch.isfinite(lengths)
-        updated = active & finite
-        capped = torch.zeros_like(updated)
-        if self.max_step is not None:
-            scale = scale * (self.max_step / lengths).clamp(max=1.0)
-            capped = updated & (lengths > self.max_step)
-        state["counts"][:, 3:].add_(torch.stack((updated, capped), 1))
-        failed = active & ~finite
-        for kind in ("inverse", "gram", "hist_count", "head"):
-            state[kind].masked_fill_(failed.reshape(-1, *[1] * (state[kind].ndim - 1)), 0)
-        state["gamma"].masked_fill_(failed, 1.0)
-        return scale, failed
+        updated = active & torch.isfinite(lengths)
+        if self.max_step is None:
+            return scale, updated, torch.zeros_like(updated)
+        # A length of zero gives an infinite ratio, which the clamp turns into 1.
+        return scale * (self.max_step / lengths).clamp(max=1.0), updated, updated & (lengths > self.max_step)
 
-    def _count_failures(self, group: list[Rows], failed: Tensor) -> None:
-        for rows, part in zip(group, _parts(failed, group), strict=True):
-            if not self._buffers.specs[rows.name].shared:
-                self._nonfinite.narrow(0, rows.start, len(part)).add_(part)
+    def _known(self, group: list[Rows], sizes: list[int], known: Tensor, active: Tensor) -> Tensor:
+        """Return which rows can form a pair at the next step: those active now, and those whose buffers are held."""
+        if not any(rows.holds_buffers for rows in group):
+            return active
+        held = [torch.full_like(part, rows.holds_buffers) for rows, part in zip(group, known.split(sizes), strict=True)]
+        return active | (known & torch.cat(held))
 
     # One history over all of a member's tensors.
 
@@ -275,7 +267,9 @@ class BatchedLBFGS(EnsembleOptimizer):
             age = torch.arange(self.history_size, 0, -1, device=ring.device)
             valid = (age <= self._buffers.by_kind["hist_count"][name][:, None])[:, :, None, None]
             history = self._buffers.by_kind["history"][name]
-            ordered = torch.where(valid, history.gather(1, ring[:, :, None, None].expand_as(history)), 0.0)
+            ordered = torch.where(
+                valid, history.gather(1, ring[:, :, None, None].expand(-1, -1, *history.shape[2:])), 0.0
+            )
             previous = self._buffers.by_kind["previous"][name].reshape(spec.rows, 2, *spec.row_shape)
             found["s_hist"][name], found["y_hist"][name] = ordered.unbind(2)
             found["prev_params"][name], found["prev_grads"][name] = previous.unbind(1)
@@ -288,18 +282,18 @@ class BatchedLBFGS(EnsembleOptimizer):
                     tensor.copy_(buffers[kind][name])
         for name, spec in self._buffers.specs.items():
             history, previous = self._buffers.by_kind["history"][name], self._buffers.by_kind["previous"][name]
-            pairs = torch.stack((buffers["s_hist"][name], buffers["y_hist"][name]), -2).view_as(history)
+            pairs = torch.stack((buffers["s_hist"][name], buffers["y_hist"][name]), -2)
+            pairs = pairs.reshape(spec.rows, self.history_size, 2, spec.width)
             ring = ring_order(self._buffers.by_kind["head"][name], self.history_size)
-            history.scatter_(1, ring[:, :, None, None].expand_as(history), pairs)
+            history.zero_().scatter_(1, ring[:, :, None, None].expand_as(pairs), pairs)
             for side, kind in enumerate(("prev_params", "prev_grads")):
                 previous[:, side].copy_(buffers[kind][name].reshape(spec.rows, spec.width))
 
 
-def _flag(rows: Rows, value: bool) -> Tensor:
-    """Return one truth value for each row."""
-    return torch.full((len(rows.theta),), value, device=rows.theta.device)
-
-
-def _parts(joined: Tensor, group: list[Rows]) -> tuple[Tensor, ...]:
-    """Split what was computed for a whole group by tensor."""
-    return torch.split(joined, [len(rows.theta) for rows in group])
+def _joint_mask(group: list[Rows], sizes: list[int]) -> Tensor:
+    """Return which rows of a group are active."""
+    device = group[0].theta.device
+    if all(rows.mask is None for rows in group):
+        return torch.ones(sum(sizes), dtype=torch.bool, device=device)
+    ones = [torch.ones(size, dtype=torch.bool, device=device) for size in sizes]
+    return torch.cat([one if rows.mask is None else rows.mask for rows, one in zip(group, ones, strict=True)])

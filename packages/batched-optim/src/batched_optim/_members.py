@@ -7,8 +7,10 @@ the active members, whose rate is their mean rate, and which is inactive when no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -30,12 +32,12 @@ class TensorSpec:
     @property
     def compute_dtype(self) -> torch.dtype:
         """Return the precision of buffers and arithmetic: float32 at least."""
-        return torch.promote_types(self.dtype, torch.float32)
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
 
     @property
     def width(self) -> int:
         """Return the number of elements of one row."""
-        return torch.Size(self.row_shape).numel()
+        return math.prod(self.row_shape)
 
 
 @dataclass
@@ -50,7 +52,8 @@ class Rows:
     holds_buffers: bool
     values: dict[str, float | Tensor]
     buffers: dict[str, Tensor] = field(default_factory=dict)
-    out: Tensor | None = None
+    out: Tensor | None = None  # where the new rows go, when they are a part of a tensor
+    scratch: Tensor | None = None  # memory for one value per element
 
     def column(self, value: Tensor) -> Tensor:
         """Return a value per row shaped to broadcast against the rows."""
@@ -67,7 +70,7 @@ class Rows:
 
     def rate(self) -> Tensor:
         """Return the learning rate in computing precision, shape () or (rows,)."""
-        return self.flat("lr").to(self.gradient.dtype)
+        return torch.as_tensor(self.values["lr"]).to(self.gradient.dtype)
 
     def keep_inactive(self, new: Tensor, old: Tensor) -> Tensor:
         """Return `new` where rows are active and `old` where they are not."""
@@ -84,14 +87,17 @@ class Rows:
 
     def moved(self, direction: Tensor, scale: Tensor) -> Tensor:
         """Return `theta - scale * direction`, inactive rows bit for bit as they were."""
-        theta = self.theta.to(direction.dtype)
-        direct = self.out is not None and self.mask is None and self.out.dtype == direction.dtype
-        new = torch.addcmul(theta, direction, self.column(scale), value=-1.0, out=self.out if direct else None)
-        if not direct:
-            new = self.keep_inactive(new.to(self.theta.dtype), self.theta)
-            if self.out is not None:
-                self.out.copy_(new)
-        return new
+        scale, dtype = self.column(scale), self.theta.dtype
+        if self.mask is None and dtype == direction.dtype:
+            if self.out is None:
+                return torch.addcmul(self.theta, direction, scale, value=-1.0)
+            return torch.addcmul(self.theta, direction, scale, value=-1.0, out=self.out)
+        new = torch.addcmul(self.theta.to(direction.dtype), direction, scale, value=-1.0).to(dtype)
+        if self.out is None:
+            return self.keep_inactive(new, self.theta)
+        if self.mask is None:
+            return self.out.copy_(new)
+        return torch.where(self.column(self.mask), new, self.theta, out=self.out)
 
 
 class Members:
@@ -222,3 +228,20 @@ def _check_tensor(argument: str, name: str, tensor: Tensor, shape: tuple[int, ..
         raise ValueError(f"`{argument}[{name!r}]` must have shape {shape}, got {tuple(tensor.shape)}{remedy}.")
     if tensor.device != spec.device:
         raise ValueError(f"`{argument}[{name!r}]` is on {tensor.device}, but the optimizer was made on {spec.device}.")
+
+
+def per_member(value: object) -> TypeGuard[Tensor]:
+    """Tell a tensor with one entry per member from a number."""
+    return isinstance(value, Tensor) and value.ndim > 0
+
+
+def take(value: Any, rows: slice | None) -> Any:  # Any: a tensor or a number
+    """Return some rows of a tensor that has rows, and anything else as it is."""
+    return value if rows is None or not per_member(value) else value[rows]
+
+
+def owned(value: Any) -> Any:  # Any: a setting of any type
+    """Return a value that later changes of the original do not reach."""
+    if isinstance(value, tuple):
+        return tuple(owned(part) for part in value)
+    return value.clone() if isinstance(value, Tensor) else value

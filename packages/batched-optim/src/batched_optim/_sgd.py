@@ -11,7 +11,7 @@ from torch import Tensor
 from ._base import Options
 from ._buffers import BufferSpec
 from ._ensemble import EnsembleOptimizer
-from ._members import Rows, TensorSpec
+from ._members import Rows, TensorSpec, take
 from ._validation import LRLike, check_flag, check_range, per_member
 
 
@@ -96,10 +96,10 @@ class BatchedSGD(EnsembleOptimizer):
     def _buffer_specs(self, spec: TensorSpec) -> dict[str, BufferSpec]:
         return {"momentum_buffer": BufferSpec(spec.row_shape, spec.compute_dtype)}
 
-    def _regularized(self, gradient: Tensor, theta: Tensor, values: dict[str, float | Tensor]) -> Tensor:
-        decay = values["weight_decay"]
+    def _regularized(self, gradient: Tensor, theta: Tensor, rows: slice | None) -> Tensor:
+        decay = self.weight_decay
         if isinstance(decay, Tensor):
-            column = decay.to(gradient.dtype).reshape(-1, *[1] * (gradient.ndim - 1))
+            column = take(decay, rows).to(gradient.dtype).reshape(-1, *[1] * (gradient.ndim - 1))
             return torch.addcmul(gradient, column, theta.to(gradient.dtype))
         return gradient if decay == 0.0 else gradient.add(theta, alpha=decay)
 
@@ -109,10 +109,9 @@ class BatchedSGD(EnsembleOptimizer):
     def _direction(self, rows: Rows) -> tuple[Tensor, Tensor]:
         momentum, gradient = rows.value("momentum"), rows.gradient
         velocity = rows.buffers["momentum_buffer"]
-        velocity = rows.store(
-            "momentum_buffer", _add(gradient, velocity, momentum, None if rows.holds_buffers else velocity)
-        )
-        direction = _add(gradient, velocity, momentum, None) if self.nesterov else velocity
+        new = _add(gradient, velocity, momentum, out=None if rows.holds_buffers else velocity)
+        velocity = rows.store("momentum_buffer", new)
+        direction = _add(gradient, velocity, momentum, out=rows.scratch) if self.nesterov else velocity
         return direction, rows.rate()
 
 
