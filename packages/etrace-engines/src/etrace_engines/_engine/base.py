@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
+from .._compat import aval
 from .._graph.evaluate import Inputs
 from .._graph.graph import Graph
 from .._ops import ParameterOperation
@@ -41,14 +42,20 @@ class AbstractEngine(ABC):
 
     def gather(self, per_target: Sequence[Array]) -> list[Array]:
         """Sum gradients of shape (b, k, g) over the targets of each relation, in the shape and dtype of the weight."""
-        eqns = self.graph.step.closed.jaxpr.eqns
-        gradients: list[Array] = []
-        for i, relation in enumerate(self.graph.traced):
+        totals: list[Array] = []
+        for i in range(len(self.graph.traced)):
             parts = [g for g, t in zip(per_target, self.graph.targets, strict=True) if t.relation == i]
-            weight = eqns[relation.equation].invars[relation.operand].aval
-            total = sum(parts[1:], parts[0])
-            gradients.append(relation.operation.weight(total).astype(weight.dtype))
-        return gradients
+            totals.append(sum(parts[1:], parts[0]))
+        return self.to_weights(totals)
+
+    def to_weights(self, per_relation: Sequence[Array]) -> list[Array]:
+        """Bring gradients of shape (b, k, g), one per traced relation, to the shapes and dtypes of the weights."""
+        eqns = self.graph.step.closed.jaxpr.eqns
+        avals = [aval(eqns[r.equation].invars[r.operand]) for r in self.graph.traced]
+        return [
+            r.operation.weight(g).astype(a.dtype)
+            for r, g, a in zip(self.graph.traced, per_relation, avals, strict=True)
+        ]
 
     @abstractmethod
     def init(self) -> Any:
@@ -71,6 +78,27 @@ class AbstractEngine(ABC):
     @abstractmethod
     def past(self, traces: Any, local: Any, signal: Sequence[Array]) -> list[Array]:
         """Return the gradient that a signal at the new hidden states carries, beyond the step's own gradient."""
+
+    def chunk(
+        self,
+        traces: Any,
+        local: Any,
+        signal: Sequence[Array],
+        later: Sequence[Array],
+        outputs: Sequence[Array],
+    ) -> tuple[list[Array], Any]:
+        """Return the summed gradient of a chunk of steps, and the traces after it; only where `chunks` says so.
+
+        All arguments but the traces lead with time. `signal` is what each step says to its own new states, `later` what
+        the next step's outputs say to them by reading them at entry; `outputs` are the in-step cotangents of the
+        relations' outputs, shape (time, b, f, g). The gradient includes the in-step one of the traced weights.
+        """
+        raise TypeError(f"{type(self).__name__} has no chunkwise form.")
+
+    @property
+    def chunks(self) -> bool:
+        """Whether `chunk` is there and worth its while."""
+        return False
 
     def blocks(self, local: Any) -> list[Array | float] | None:
         """Return the transition per group where ``past(L) = entry(L R)``, which saves a backward pass; else None."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -68,8 +69,7 @@ class FactorisedEngine(AbstractEngine):
 
     def entry(self, traces: Traces, signal: Sequence[Array]) -> list[Array]:
         """Contract a signal with the product of the factors, corrected for the steps so far."""
-        correction = 1 - jnp.asarray(self.decay_f, jnp.result_type(float)) ** traces.steps
-        scale = jnp.where(traces.steps > 0, 1 / jnp.where(traces.steps > 0, correction, 1), 0)
+        scale = self._correction(traces)
         return self._contract(traces.inputs, [scale.astype(ef.dtype) * ef for ef in traces.outputs], signal)
 
     def past(self, traces: Traces, local: Local, signal: Sequence[Array]) -> list[Array]:
@@ -77,6 +77,44 @@ class FactorisedEngine(AbstractEngine):
         after = self.entry(self.advance(traces, local), signal)
         own = self._contract(local.carriers, local.influence, signal)
         return [a - b for a, b in zip(after, own, strict=True)]
+
+    @property
+    def chunks(self) -> bool:
+        """Whether the factors of all steps of a chunk fit beside each other: they are small."""
+        return True
+
+    def chunk(
+        self,
+        traces: Traces,
+        local: Local,
+        signal: Sequence[Array],
+        later: Sequence[Array],
+        outputs: Sequence[Array],
+    ) -> tuple[list[Array], Traces]:
+        """Form each weight's gradient as one product over the chunk."""
+
+        def body(carry: Traces, x: Local) -> tuple[Traces, tuple[list[Array], list[Array]]]:
+            after = self.advance(carry, x)
+            scale = self._correction(after)
+            return after, (after.inputs, [scale.astype(ef.dtype) * ef for ef in after.outputs])
+
+        after, (factors, corrected) = jax.lax.scan(body, traces, local)
+        own, past = list(outputs), [jnp.zeros_like(dy) for dy in outputs]
+        for i, (target, slots) in enumerate(zip(self.graph.targets, self.dynamics.slots, strict=True)):
+            met, extra = jax.vmap(slots.signal)(signal[target.group]), jax.vmap(slots.signal)(later[target.group])
+            on_axes = jax.vmap(self.operation(i).output)
+            own[target.relation] -= on_axes((met * local.influence[i]).sum((1, 2)))
+            past[target.relation] += on_axes(((met + extra) * corrected[i]).sum((1, 2)))
+        gradients = [
+            jnp.einsum("tbfk,tbfg->bkg", x, dy) + jnp.einsum("tbfk,tbfg->bkg", ex, met)
+            for x, dy, ex, met in zip(local.carriers, own, factors, past, strict=True)
+        ]
+        return self.to_weights(gradients), after
+
+    def _correction(self, traces: Traces) -> Array:
+        """Return 1 / (1 - a_f^t), or 0 before the first step."""
+        correction = 1 - jnp.asarray(self.decay_f, jnp.result_type(float)) ** traces.steps
+        return jnp.where(traces.steps > 0, 1 / jnp.where(traces.steps > 0, correction, 1), 0)
 
     def _contract(self, inputs: Sequence[Array], outputs: Sequence[Array], signal: Sequence[Array]) -> list[Array]:
         parts: list[Array] = []

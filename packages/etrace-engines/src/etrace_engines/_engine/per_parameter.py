@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from .._graph.evaluate import Inputs
 from .._graph.graph import Graph
 from .._jacobian.dynamics import Dynamics
+from .._trace.chunkwise import advance_chunk, backward_in_time
 from .._trace.per_parameter import contract, outer, propagate
 from .base import AbstractEngine
 
@@ -85,6 +87,40 @@ class PerParameterEngine(AbstractEngine):
     def blocks(self, local: Local) -> list[Array | float] | None:
         """Return the transition per group; a filter needs the signal itself."""
         return local.blocks if self.kappa is None else None
+
+    @property
+    def chunks(self) -> bool:
+        """Whether the transition is a small block per position: its products over a chunk are then cheap."""
+        return self.dynamics.scope != "sparse_n"
+
+    def chunk(
+        self,
+        traces: Traces,
+        local: Local,
+        signal: Sequence[Array],
+        later: Sequence[Array],
+        outputs: Sequence[Array],
+    ) -> tuple[list[Array], Traces]:
+        """Form each weight's gradient as one product over the chunk, and touch each trace once."""
+        totals = list(outputs)
+        entries: list[Array] = []
+        plain: list[Array] = []
+        filtered: list[Array] = []
+        for i, (target, slots) in enumerate(zip(self.graph.targets, self.dynamics.slots, strict=True)):
+            at_slots = jax.vmap(lambda s, i=i, slots=slots: self.operation(i).output(slots.signal(s)))
+            own, extra = at_slots(signal[target.group]), at_slots(later[target.group])
+            back = backward_in_time(local.transition[i], local.influence[i], own, extra, self.kappa)
+            totals[target.relation] = totals[target.relation] + back.outputs
+            low = None if traces.filtered is None else traces.filtered[i]
+            entries.append(contract(back.entry, traces.plain[i]))
+            if low is not None and back.low_entry is not None:
+                entries[-1] += contract(back.low_entry, low)
+            after, low = advance_chunk(traces.plain[i], low, local.carriers[target.relation], back, self.kappa)
+            plain.append(after)
+            filtered.extend([] if low is None else [low])
+        inside = [jnp.einsum("tbfk,tbfg->bkg", x, dy) for x, dy in zip(local.carriers, totals, strict=True)]
+        gradients = [a + b for a, b in zip(self.to_weights(inside), self.gather(entries), strict=True)]
+        return gradients, Traces(plain, None if traces.filtered is None else filtered)
 
     def _contract(self, traces: Sequence[Array], signal: Sequence[Array]) -> list[Array]:
         parts = [

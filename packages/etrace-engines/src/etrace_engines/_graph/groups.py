@@ -129,7 +129,7 @@ def _reached(start: Any, owner: dict[Any, int], producer: dict[Any, Any]) -> Ite
         if v is not start and v in owner:
             continue
         eqn = producer.get(v)
-        if eqn is None or not (is_elementwise(eqn) or eqn.primitive.name in LAYOUT):
+        if eqn is None or not (eqn.primitive.name in LAYOUT or is_elementwise(eqn)):
             continue
         fresh = [u for u in eqn.invars if not isinstance(u, JaxprLiteral) and u not in seen]
         seen.update(fresh)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import brainstate
@@ -23,6 +24,7 @@ from .._graph.report import Report, make_report
 from .._sequence.evolve import etrace_evolve
 from .._sequence.grad import etrace_grad
 from .checks import check_call, check_options
+from .recording import Recording, recorded_step, start_recording
 from .signals import expand_modulator, feedback_matrices, project
 from .states import read_states, write_states
 from .step import Arrays, Result, Rule, Signal, make_rule, single_step
@@ -106,6 +108,7 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         self._feedback_key = _as_key(random_feedback_key)
         self._projection_key = _as_key(projection_key)
         self._rule: Rule | None = None
+        self._recording: Recording | None = None
 
     def compile_graph(self, *args: Any, batch_size: int | None = None) -> ETraceLearner:
         """Analyse the model on one step's example inputs and start the traces at zero.
@@ -263,6 +266,11 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         check_call(self.config, self.vjp_method, compiled_for, leaves, is_window=is_window, modulator=modulator)
         step = rule.graph.step
         arrays = self._arrays(leaves)
+        if self._recording is not None:
+            outs = recorded_step(rule, arrays, self._recording)
+            write_states(step.hidden, outs.hidden)
+            write_states(step.other, outs.other)
+            return jax.tree.unflatten(step.out_tree, outs.outputs)
         if self.vjp_method == "single-step":
             result: Result = self._step(arrays, self.trace.value, modulator)
         elif is_window:
@@ -275,10 +283,25 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         self.trace.value = result.traces
         return jax.tree.unflatten(step.out_tree, result.outputs)
 
+    def parameter_leaves(self) -> list[Array]:
+        """Return the parameters' arrays, in the order of the report."""
+        return read_states(self.rule.graph.step.params)
+
     def _arrays(self, leaves: Sequence[Any]) -> Arrays:
         step = self.rule.graph.step
         params, hidden, other = map(read_states, (step.params, step.hidden, step.other))
         return Arrays(params, hidden, other, [jnp.asarray(x) for x in leaves])
+
+    @contextmanager
+    def recording(self) -> Iterator[Recording]:
+        """Turn calls into steps of the rule that record what a chunk needs; for sequence drivers."""
+        self._recording = start_recording(
+            self.rule, self._arrays([jnp.zeros(a.shape, a.dtype) for a in self._arg_avals]), self.trace.value
+        )
+        try:
+            yield self._recording
+        finally:
+            self._recording = None
 
     def etrace_grad(
         self,
@@ -291,6 +314,7 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         loss_output: str = "per_step",
         has_aux: bool = False,
         return_value: bool = False,
+        trace_update: Literal["chunkwise", "per_step"] = "chunkwise",
     ) -> Any:
         """Accumulate the rule's gradient of a loss over a sequence, while the model runs.
 
@@ -315,6 +339,8 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
             Whether `step_fn` returns ``(loss, aux)``; aux is stacked over calls.
         return_value : bool
             Whether to return the losses too.
+        trace_update : {'chunkwise', 'per_step'}
+            'chunkwise' forms the same gradient a chunk of steps at a time, where the rule allows; see `chunk_length`.
 
         Returns
         -------
@@ -350,6 +376,7 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
             loss_output=loss_output,
             has_aux=has_aux,
             return_value=return_value,
+            trace_update=trace_update,
         )
 
     def etrace_evolve(

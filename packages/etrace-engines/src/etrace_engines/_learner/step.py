@@ -130,7 +130,7 @@ def rule_step(
     arrays: Arrays,
     weights: Sequence[Array],
     blocks: Sequence[Array | float] | None,
-    taps: Sequence[Array] | None = None,
+    taps: Sequence[Array | None] | None = None,
     equation_taps: dict[int, Array] | None = None,
 ) -> Outputs:
     """Evaluate the rule's step: the model's values, with the past reaching new states through `blocks` only."""
@@ -142,7 +142,8 @@ def rule_step(
 
     def slab(member: int, computed: Array) -> Array:
         value = computed + passed[member].astype(computed.dtype) if member in passed else computed
-        return value if taps is None or taps[member] is None else value + taps[member]
+        tap = None if taps is None else taps[member]
+        return value if tap is None else value + tap
 
     inputs = Inputs(arrays.args, arrays.params, arrays.hidden, arrays.other)
     return evaluate_views(rule.plan, inputs, swap=rule.graph.swap(weights), slab=slab, taps=equation_taps)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from .._compat import JaxprEqn, aval, bind, call_body, custom_body
+from .._compat import JaxprEqn, aval, bind, call_body, custom_body, is_float
 from ._operation import ParameterOperation
 
 _NAMES = frozenset(
@@ -82,13 +83,41 @@ _NAMES = frozenset(
     ]
 )
 
+_TRIED: dict[Hashable, bool] = {}  # unknown primitives on their shapes: a cache, since the graph asks often
+
 
 def is_elementwise(eqn: JaxprEqn) -> bool:
     """Whether output element q depends on nothing but element q of each operand (scalars and size-1 axes broadcast)."""
     if eqn.primitive.name in _NAMES:
         return True
     body = custom_body(eqn) or call_body(eqn)
-    return body is not None and all(map(is_elementwise, body.jaxpr.eqns))
+    if body is not None:
+        return all(map(is_elementwise, body.jaxpr.eqns))
+    key = (eqn.primitive.name, str(eqn.params), *((aval(v).shape, aval(v).dtype) for v in (*eqn.invars, *eqn.outvars)))
+    if key not in _TRIED:
+        _TRIED[key] = _keeps_positions(eqn)
+    return _TRIED[key]
+
+
+def _keeps_positions(eqn: JaxprEqn) -> bool:
+    """Try an unknown primitive (say, a surrogate gradient): does a cotangent at one position stay there?"""
+    shape = aval(eqn.outvars[0]).shape
+    operands = [aval(v) for v in eqn.invars]
+    same = all(a.shape in ((), shape) and is_float(a) for a in operands) and is_float(aval(eqn.outvars[0]))
+    if not same or len(eqn.outvars) != 1 or not shape or any("jaxpr" in name for name in eqn.params):
+        return False
+    size = aval(eqn.outvars[0]).size
+    draw = np.random.default_rng(0)
+    values = [jnp.asarray(draw.uniform(0.1, 0.9, a.shape), a.dtype) for a in operands]
+    try:
+        _, pull = jax.vjp(lambda *xs: bind(eqn, xs)[0], *values)
+    except NotImplementedError:  # a primitive without a derivative
+        return False
+    for position in {0, size // 2, size - 1}:
+        one = jnp.zeros(size, aval(eqn.outvars[0]).dtype).at[position].set(1).reshape(shape)
+        if any(np.delete(np.asarray(ct).ravel(), position).any() for ct in pull(one) if ct.shape == shape):
+            return False
+    return True
 
 
 def elementwise(eqn: JaxprEqn, operand: int) -> ParameterOperation | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ class PureStep:
     """A step function over states as a pure function: (values, slices) -> (values, output)."""
 
     states: tuple[Any, ...]
+    written: tuple[bool, ...]
     call: Callable[[list[Any], Sequence[Any]], tuple[list[Any], Any]]
 
     def values(self) -> list[Any]:
@@ -31,18 +32,37 @@ class PureStep:
             state.value = value
 
 
+@dataclass(frozen=True)
+class Task:
+    """What is differentiated: a step function over sequences, mask and weights, `size` steps a call."""
+
+    step_fn: Callable[..., Any]
+    sequences: tuple[Any, ...]
+    mask: Array
+    weights: Mapping[Any, Any]
+    size: int
+    has_aux: bool
+
+    def split(self, out: Any) -> tuple[Array, Any]:
+        """Split the step function's result into loss and auxiliary output, and check the loss."""
+        loss, aux = out if self.has_aux else (out, None)
+        check_loss(loss, self.size)
+        return loss, aux
+
+
 def purify(step_fn: Callable[..., Any], slices: Sequence[Any], extra: Sequence[Any] = ()) -> PureStep:
     """Trace a step function once, and make it pure over the states that it reads and writes, `extra` included."""
     lifted = brainstate.transform.StatefulFunction(step_fn, return_only_write=False)
     lifted.make_jaxpr(*slices)
     found = list(lifted.get_states(*slices))
     states = tuple({id(s): s for s in [*found, *extra]}.values())
+    changed = {id(s) for s in lifted.get_write_states(*slices)}
 
     def call(values: list[Any], inputs: Sequence[Any]) -> tuple[list[Any], Any]:
         after, out = lifted.jaxpr_call(values[: len(found)], *inputs)
         return [*after, *values[len(found) :]], out
 
-    return PureStep(states, call)
+    return PureStep(states, tuple(id(s) in changed for s in states), call)
 
 
 def sequence_length(sequences: Sequence[Any]) -> int:
@@ -118,3 +138,11 @@ def add_trees(a: Any, b: Any) -> Any:
 def scale_tree(tree: Any, factor: Array) -> Any:
     """Multiply a pytree of arrays by a number."""
     return jax.tree.map(lambda x: (x * factor).astype(x.dtype), tree)
+
+
+def check_loss(loss: Any, size: int) -> None:
+    """Check the shape of what a step function returns."""
+    expected = () if size == 1 else (size,)
+    if jnp.shape(loss) != expected:
+        what = "a scalar" if size == 1 else f"one loss per step of the window, shape ({size},)"
+        raise ValueError(f"`step_fn` must return {what}, got shape {jnp.shape(loss)}.")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
-from .drive import add_trees, check_chunk, first_slices, purify, scale_tree, sequence_length, to_chunks
+from .chunkwise import chunkwise_sum, runs_chunkwise
+from .drive import Task, check_chunk, scale_tree, sequence_length
+from .stepwise import stepwise_sum
 
 if TYPE_CHECKING:
     from .._learner.learner import ETraceLearner
@@ -27,6 +28,7 @@ def etrace_grad(
     loss_output: str,
     has_aux: bool,
     return_value: bool,
+    trace_update: str,
 ) -> Any:
     """See `ETraceLearner.etrace_grad`."""
     step_fn = _check_step_fn(step_fn)
@@ -37,37 +39,13 @@ def etrace_grad(
     mask = _check_mask(mask, length)
     states = learner.param_states if weights is None else weights
 
-    chunks, mask_chunks = to_chunks(sequences, size), to_chunks((mask,), size)[0]
-    pure = purify(step_fn, first_slices(chunks), list(states.values()))
-    where = [pure.states.index(state) for state in states.values()]
-    values = pure.values()
-    start = {path: jax.tree.map(jnp.zeros_like, state.value) for path, state in states.items()}
-
-    def body(carry: Any, x: Any) -> Any:
-        values, total = carry
-        slices, m = x
-
-        def objective(chosen: list[Any]) -> Any:
-            inner = list(values)
-            for i, value in zip(where, chosen, strict=True):
-                inner[i] = value
-            after, out = pure.call(inner, slices)
-            loss, aux = out if has_aux else (out, None)
-            _check_loss(loss, size)
-            return jnp.sum(loss * m), (after, loss, aux)
-
-        chosen = [values[i] for i in where]
-        (_, (after, loss, aux)), gradient = jax.value_and_grad(objective, has_aux=True)(chosen)
-        for i, value in zip(where, chosen, strict=True):
-            after[i] = value
-        total = add_trees(total, dict(zip(states, gradient, strict=True)))
-        return (after, total), (loss, aux)
-
-    (values, total), (losses, aux) = jax.lax.scan(body, (values, start), (chunks, mask_chunks))
-    pure.write(values)
-    losses = losses.reshape(length)
-    divisor = jnp.maximum(mask.sum(), 1) if reduction == "mean" else jnp.ones(())
+    _check_choice("trace_update", trace_update, ("chunkwise", "per_step"))
+    task = Task(step_fn, tuple(sequences), mask, states, size, has_aux)
+    chunked = trace_update == "chunkwise" and size == 1 and runs_chunkwise(learner, states)
+    total, losses, aux = chunkwise_sum(learner, task) if chunked else stepwise_sum(task)
+    divisor = jnp.maximum(mask.sum(), 1)
     gradients = scale_tree(total, 1 / divisor) if reduction == "mean" else total
+    divisor = divisor if reduction == "mean" else jnp.ones(())
     return _result(gradients, _losses(losses, mask, divisor, loss_output), aux, has_aux, return_value)
 
 
@@ -106,10 +84,3 @@ def _check_mask(mask: Any, length: int) -> Array:
     if value.shape != (length,):
         raise ValueError(f"`mask` needs shape ({length},), one weight per step, got {value.shape}.")
     return value.astype(jnp.result_type(value, jnp.float32) if value.dtype == bool else value.dtype)
-
-
-def _check_loss(loss: Any, size: int) -> None:
-    expected = () if size == 1 else (size,)
-    if jnp.shape(loss) != expected:
-        what = "a scalar" if size == 1 else f"one loss per step of the window, shape ({size},)"
-        raise ValueError(f"`step_fn` must return {what}, got shape {jnp.shape(loss)}.")
