@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import nox
@@ -70,30 +70,30 @@ def editables(*names: str) -> list[str]:
     return [arg for name in with_siblings(*names) for arg in ("-e", f"packages/{name}")]
 
 
-def install_editable(session: nox.Session, *names: str, extra: tuple[str, ...] = ()) -> None:
-    """Install packages from the tree and what their tests need, under the CI constraints."""
-    session.install("-c", CONSTRAINTS, *editables(*names), *test_requirements(*names), *extra)
+def install_editable(session: nox.Session, *names: str, extra: Iterable[str]) -> None:
+    """Install packages from the tree and what the session needs beyond them, under the CI constraints."""
+    session.install("-c", CONSTRAINTS, *editables(*names), *extra)
 
 
 @nox.session(python=PYTHONS)
 @each_package
 def tests(session: nox.Session, package: str) -> None:
     """Run one package's tests and doctests against the tree."""
-    install_editable(session, package)
+    install_editable(session, package, extra=test_requirements(package))
     session.run("pytest", "--doctest-modules", f"packages/{package}", *session.posargs)
 
 
 @nox.session(python=PYTHONS)
 def shared(session: nox.Session) -> None:
     """Cross-test all packages; on a GPU machine add `-- --device cuda`."""
-    install_editable(session, *PACKAGES, extra=group("shared"))
+    install_editable(session, *PACKAGES, extra=[*test_requirements(*PACKAGES), *group("shared")])
     session.run("pytest", "shared-tests", "--ignore=shared-tests/peers", *session.posargs)
 
 
 @nox.session(default=False)
 def slow(session: nox.Session) -> None:
     """Run the tests marked slow, of every package and of the shared suite."""
-    install_editable(session, *PACKAGES, extra=group("shared"))
+    install_editable(session, *PACKAGES, extra=[*test_requirements(*PACKAGES), *group("shared")])
     for suite in (*(f"packages/{name}" for name in PACKAGES), "shared-tests"):
         session.run("pytest", "-m", "slow", suite, *session.posargs, success_codes=[0, NO_TESTS_COLLECTED])
 
@@ -134,7 +134,7 @@ def latest(session: nox.Session, package: str) -> None:
 @nox.session(default=False)
 def peers(session: nox.Session) -> None:
     """Compare gradients with the libraries that compute the same rules."""
-    install_editable(session, *PACKAGES, extra=group("shared") + group("peers"))
+    install_editable(session, *PACKAGES, extra=[*test_requirements(*PACKAGES), *group("shared"), *group("peers")])
     session.run("pytest", "shared-tests/peers", *session.posargs)
 
 
@@ -142,7 +142,7 @@ def peers(session: nox.Session) -> None:
 @each_package
 def coverage(session: nox.Session, package: str) -> None:
     """Measure which branches of one package its own tests reach; fewer than 95 % is a failure."""
-    install_editable(session, package, extra=group("coverage"))
+    install_editable(session, package, extra=[*test_requirements(package), *group("coverage")])
     measured = ("--cov", package.replace("-", "_"), "--cov-branch", "--cov-report", "term-missing:skip-covered")
     session.run("pytest", "--cov-fail-under=95", *measured, f"packages/{package}", *session.posargs)
 
@@ -218,7 +218,7 @@ def workflows(session: nox.Session) -> None:
 @nox.session(default=False)
 def docs(session: nox.Session) -> None:
     """Run every code block of the manual and the READMEs, then build the manual; any warning is an error."""
-    install_editable(session, *PACKAGES, extra=group("docs"))
+    install_editable(session, *PACKAGES, extra=[*group("test"), *group("docs")])
     session.run("pytest", "docs")
     session.run("sphinx-build", "-W", "-n", "-b", "html", "docs", "docs/_build/html", *session.posargs)
 
@@ -241,7 +241,7 @@ def examples(session: nox.Session) -> None:
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Measure against the peers, side by side in one process; `-- optim` runs `bench_optim.py` alone."""
-    install_editable(session, *PACKAGES, extra=group("bench") + group("peers"))
+    install_editable(session, *PACKAGES, extra=[*group("bench"), *group("peers")])
     session.install("--no-deps", "--ignore-requires-python", "torchsonn==0.1.7")
     for name in session.posargs or ["*"]:
         for script in sorted(ROOT.glob(f"benchmarks/bench_{name}.py")):
