@@ -30,34 +30,40 @@ RATE = 0.05
 OPTIONS = {"chunk_size": WINDOW, "reduction": "sum"}
 
 
-def reference_joint(xs, calls=2, live_after=None, scale=lambda call: 1.0):
+@jax.jit
+def window_gradient(params, h, xw, fitted, scale):
+    """Gradient of one window and the injected product, by parameters and entry state, and the exit state."""
+
+    def value(p, h):
+        after, ys = run(p, h, xw)
+        c = jax.lax.stop_gradient(after @ fitted[0] + fitted[1]) * scale
+        return jnp.sum(squares(ys)) + jnp.sum(c * after), after
+
+    return jax.grad(value, argnums=(0, 1), has_aux=True)(params, h)
+
+
+@jax.jit
+def regression_step(fitted, h, target):
+    error, g = jax.value_and_grad(lambda f: jnp.mean((h @ f[0] + f[1] - target) ** 2))(fitted)
+    return error, jax.tree.map(lambda a, b: a - RATE * b, fitted, g)
+
+
+def reference_joint(xs, calls=2, scale=lambda call: 1.0):
     """Return gradients of the last call, errors of each call, and the map, without the package."""
     params = start_params()
     fitted = jnp.zeros((UNITS, UNITS)), jnp.zeros(UNITS)
     windows = xs.reshape(-1, WINDOW, *xs.shape[1:])
     count = len(windows)
-    live = jnp.ones((count, BATCH)).at[-1].set(0) if live_after is None else live_after
+    live = jnp.ones((count, BATCH)).at[-1].set(0)
     errors = []
     for call in range(calls):
         h, total, own = zero_hidden(xs), jax.tree.map(jnp.zeros_like, params), []
         for k in range(count):
-
-            def value(p, h, fitted=fitted, k=k, call=call):
-                after, ys = run(p, h, windows[k])
-                c = jax.lax.stop_gradient(after @ fitted[0] + fitted[1]) * live[k][:, None] * scale(call)
-                return jnp.sum(squares(ys)) + jnp.sum(c * after), after
-
-            (g, target), after = jax.grad(value, argnums=(0, 1), has_aux=True)(params, h)
+            (g, target), after = window_gradient(params, h, windows[k], fitted, live[k][:, None] * scale(call))
             total = jax.tree.map(jnp.add, total, g)
             if k:
-                weight = live[k - 1][:, None] * jnp.ones(UNITS)
-
-                def loss(f, h=h, target=target, weight=weight):
-                    return jnp.sum(weight * (h @ f[0] + f[1] - target) ** 2) / weight.sum()
-
-                error, g = jax.value_and_grad(loss)(fitted)
+                error, fitted = regression_step(fitted, h, target)
                 own.append(error)
-                fitted = jax.tree.map(lambda a, b: a - RATE * b, fitted, g)
             h = after
         errors.append(float(np.mean(own)))
     return total, errors, fitted
@@ -142,20 +148,12 @@ def reference_joint_with_dead_boundary(done):
     for _ in range(2):
         h, total, own = zero_hidden(xs), jax.tree.map(jnp.zeros_like, params), []
         for k, xw in enumerate(windows):
-
-            def value(p, h, fitted=fitted, k=k, xw=xw):
-                after, ys = run(p, h, xw)
-                c = jax.lax.stop_gradient(after @ fitted[0] + fitted[1]) * live[k][:, None]
-                return jnp.sum(squares(ys)) + jnp.sum(c * after), after
-
-            (g, target), after = jax.grad(value, argnums=(0, 1), has_aux=True)(params, h)
+            (g, target), after = window_gradient(params, h, xw, fitted, live[k][:, None])
             total = jax.tree.map(jnp.add, total, g)
             if k and live[k - 1].sum():
                 rows = np.flatnonzero(live[k - 1])
-                loss = lambda f, h=h, t=target, r=rows: jnp.mean((h[r] @ f[0] + f[1] - t[r]) ** 2)
-                error, g = jax.value_and_grad(loss)(fitted)
+                error, fitted = regression_step(fitted, h[rows], target[rows])
                 own.append(error)
-                fitted = jax.tree.map(lambda a, b: a - RATE * b, fitted, g)
             h = after
         errors.append(float(np.mean(own)))
     return total, errors, fitted
@@ -246,7 +244,7 @@ def test_a_missing_context_is_named():
     learner = make_learner()
     learner.attach(dni_synth.Affine(), context_dim=2)
 
-    with pytest.raises(ValueError, match="2 context features.*context_fn"):
+    with pytest.raises(ValueError, match=r"2 context features.*context_fn"):
         learner.etrace_grad(sequence(), step_fn=window_losses(learner), **OPTIONS)
 
 

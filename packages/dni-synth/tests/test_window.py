@@ -182,23 +182,115 @@ def test_steps_without_later_weight_end_the_episode_by_themselves():
     assert gap(by_name(found)["win"], bptt(start_params(), sequence()[:WINDOW])["win"]) < 1e-5
 
 
-class SharedWeight(Leaky):
-    """`wout` is the readout, and also an elementwise drive of the hidden state through a use that has no trace."""
+class TwoUses(Leaky):
+    """`win` drives the hidden state once directly, where it is traced, and once through `w`, where it is not."""
 
     def update(self, x):
-        h = self.h.value
-        drive = jnp.maximum(self.win.value[0], h)  # max has no trace; the matmul below has one
-        self.h.value = 0.8 * h + 0.4 * jnp.tanh(x @ self.win.value) + 0.1 * drive
+        first, second = x @ self.win.value, x @ self.win.value
+        self.h.value = 0.8 * self.h.value + 0.4 * first + 0.3 * jnp.tanh(second @ self.w.value)
         return self.h.value @ self.wout.value
 
 
-def shared_run(params, h, xs):
+def two_uses_run(params, h, xs, kicks=None):
+    kicks = jnp.zeros((len(xs), *h.shape), h.dtype) if kicks is None else kicks
+
     def step(h, x):
-        h = 0.8 * h + 0.4 * jnp.tanh(x @ params["win"]) + 0.1 * jnp.maximum(params["win"][0], h)
-        return h, h @ params["wout"]
+        x, kick = x
+        h = 0.8 * h + 0.4 * x @ params["win"] + 0.3 * jnp.tanh(x @ params["win"] @ params["w"])
+        return h + kick, h @ params["wout"]
 
-    return jax.lax.scan(step, h, xs)
+    return jax.lax.scan(step, h, (xs, kicks))
 
 
-def test_report():
-    print(make_learner(traced=TRACED, model=SharedWeight()).report())
+def test_a_parameter_used_both_traced_and_plainly_equals_bptt():
+    params, xs = start_params(), sequence()
+    learner = make_learner(traced=TRACED, model=TwoUses())
+    learner.attach(Oracle(), context_dim=UNITS)
+    exact = per_window(future_gradients(params, xs, run=two_uses_run))
+    options = {"step_fn": window_losses(learner), "chunk_size": WINDOW, "reduction": "sum", "context_fn": last}
+
+    found = by_name(learner.etrace_grad(xs, exact, **options))
+    learner.reset_state()
+    truncated = by_name(learner.etrace_grad(xs, exact, synth="off", **options))
+
+    truth = bptt(params, xs, run=two_uses_run)
+    for name, value in truth.items():
+        assert gap(found[name], value) < 1e-5, name
+    assert gap(truncated["win"], truth["win"]) > 1e-3
+
+
+class Filtered(Leaky):
+    """The hidden state reads a low-pass filter, which is carried but is not a hidden state."""
+
+    def init_state(self, batch_size=None, **kwargs):
+        super().init_state(batch_size)
+        self.m = brainstate.ShortTermState(jnp.zeros((batch_size, UNITS)))
+
+    def update(self, x):
+        self.m.value = 0.7 * self.m.value + 0.3 * jnp.tanh(self.h.value @ self.w.value)
+        self.h.value = 0.8 * self.h.value + 0.4 * jnp.tanh(x @ self.win.value + self.m.value)
+        return self.h.value @ self.wout.value
+
+
+def filtered_run(params, h, xs, kicks=None):
+    kicks = jnp.zeros((len(xs), *h.shape[:-1], 2 * UNITS)) if kicks is None else kicks
+
+    def step(carry, x):
+        (h, m), (x, kick) = carry, x
+        m = 0.7 * m + 0.3 * jnp.tanh(h @ params["w"])
+        h = 0.8 * h + 0.4 * jnp.tanh(x @ params["win"] + m)
+        return (h + kick[..., :UNITS], m + kick[..., UNITS:]), h @ params["wout"]
+
+    return jax.lax.scan(step, (h, jnp.zeros_like(h)), (xs, kicks))
+
+
+class PairOracle(Oracle):
+    """The exact estimates of both states side by side in the context."""
+
+    def apply(self, params, hiddens, context):
+        parts = {"h": context[..., :UNITS], "m": context[..., UNITS:]}
+        return {name: parts[name] for name in hiddens}
+
+
+@jax.jit
+def filtered_future(params, xs):
+    kicks = jnp.zeros((TIME, BATCH, 2 * UNITS))
+    h = jnp.zeros((BATCH, UNITS))
+    by_kick = jax.grad(lambda kicks: jnp.sum(squares(filtered_run(params, h, xs, kicks)[1])))(kicks)
+    return per_window(by_kick[WINDOW - 1 :: WINDOW])
+
+
+def test_with_carried_states_that_are_not_hidden_the_exact_estimate_equals_bptt():
+    params, xs = start_params(), sequence()
+    learner = make_learner(model=Filtered(), include_other_states=True)
+    learner.attach(PairOracle(), context_dim=2 * UNITS)
+
+    found = learner.etrace_grad(
+        xs,
+        filtered_future(params, xs),
+        step_fn=window_losses(learner),
+        chunk_size=WINDOW,
+        reduction="sum",
+        context_fn=last,
+    )
+
+    for name, value in bptt(params, xs, run=filtered_run).items():
+        assert gap(by_name(found)[name], value) < 1e-5, name
+
+
+def test_carried_states_left_out_are_named_and_make_the_gradient_wrong():
+    params, xs = start_params(), sequence()
+    learner = make_learner(model=Filtered())
+    with pytest.warns(UserWarning, match=r"\['m'\].*include_other_states=True"):
+        learner.attach(PairOracle(), context_dim=2 * UNITS)
+
+    found = learner.etrace_grad(
+        xs,
+        filtered_future(params, xs),
+        step_fn=window_losses(learner),
+        chunk_size=WINDOW,
+        reduction="sum",
+        context_fn=last,
+    )
+
+    assert gap(by_name(found)["w"], bptt(params, xs, run=filtered_run)["w"]) > 1e-2

@@ -65,7 +65,7 @@ def save_synthesizer(learner: Any, path: str | os.PathLike[str]) -> None:
     metadata["sha256"] = checksum(arrays, metadata["signature"])
     target = Path(path)
     part = target.with_name(target.name + ".part")
-    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, part, metadata=metadata)
+    save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, part, metadata=metadata)
     part.replace(target)
 
 
@@ -144,7 +144,7 @@ def checksum(arrays: Mapping[str, np.ndarray], signature: str) -> str:
     """Return the SHA-256 of names, types, shapes, bytes and signature."""
     digest = hashlib.sha256(signature.encode())
     for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
+        array = arrays[name]
         digest.update(json.dumps([name, str(array.dtype), array.shape]).encode())
         digest.update(array.tobytes())
     return digest.hexdigest()

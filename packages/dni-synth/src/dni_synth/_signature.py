@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._sequence import Windows
+from ._sequence import Windows, numpy_for
 
 Check = Literal["error", "warn", "off"]
 CHECKS = ("error", "warn", "off")
@@ -80,21 +80,20 @@ class Signature:
         )
 
 
-@jax.jit
-def parameter_digest(leaves: list[jax.Array]) -> jax.Array:
+def parameter_digest(leaves: list[Any]) -> Any:
     """Return the norm and some fixed projections of each array, shape (arrays, 1 + PROJECTIONS)."""
     rows = []
     for leaf in leaves:
-        flat = jnp.ravel(leaf).astype(jnp.float32)
-        waves = jnp.outer(jnp.arange(1, PROJECTIONS + 1), jnp.arange(1, flat.size + 1, dtype=jnp.float32))
-        rows.append(jnp.concatenate([jnp.linalg.norm(flat)[None], jnp.cos(waves) @ flat]))
-    return jnp.stack(rows)
+        xp = numpy_for(leaf)  # on the host where it can be: nothing to compile
+        flat = xp.ravel(xp.asarray(leaf)).astype(np.float32)
+        waves = xp.cos(xp.outer(np.arange(1, PROJECTIONS + 1), xp.arange(1, flat.size + 1)).astype(np.float32))
+        rows.append(xp.concatenate([xp.linalg.norm(flat)[None], waves @ flat]))
+    return numpy_for(rows[0]).stack(rows)
 
 
-def current_digest(learner: Any) -> jax.Array:
+def current_digest(learner: Any) -> Any:
     """Return the digest of the model's parameters."""
-    found: jax.Array = parameter_digest(jax.tree.leaves([state.value for state in learner.param_states.values()]))
-    return found
+    return parameter_digest(jax.tree.leaves([state.value for state in learner.param_states.values()]))
 
 
 def movement(then: np.ndarray, now: np.ndarray) -> float:
@@ -222,7 +221,7 @@ def check_use(learner: Any, windows: Windows, check: Check) -> None:
     steps = windows.steps or 1
     check_window(signature, steps, complain)
     same = steps == signature.chunk_size
-    fitted = signature.window_probe if same else signature.step_probe
+    fitted = signature.window_probe if same else signature.step_probe if signature.additive else None
     if fitted is not None:
         (found,) = probes(learner, windows, (steps if same else 1,))
         if found is not None:
