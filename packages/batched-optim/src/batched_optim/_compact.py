@@ -42,8 +42,10 @@ class Pairing:
 
     def record(self, head: Tensor) -> None:
         """Write the new pair to the free slot."""
-        rows = torch.arange(len(head), device=head.device)
-        self.rows.buffers["history"][rows, head] = self.vectors[:, :2]
+        history = self.rows.buffers["history"]
+        rows, slots, _, width = history.shape
+        slot = head + slots * torch.arange(rows, device=head.device)
+        history.view(rows * slots, 2 * width).index_copy_(0, slot, self.vectors[:, :2].reshape(rows, 2 * width))
 
     def products(self) -> Tensor:
         """Return the inner products of the new y and of g with the history, shape (rows, 2, 2 * slots)."""
@@ -58,6 +60,10 @@ class Pairing:
         """Return the L2 norm of each row's direction, shape (rows,)."""
         norms: Tensor = torch.linalg.vector_norm(self.direction, dim=1)
         return norms
+
+    def step_direction(self) -> Tensor:
+        """Return the direction in the shape of the parameter, made finite for rows that do not move."""
+        return torch.nan_to_num_(self.direction, 0.0, 0.0, 0.0).view_as(self.rows.gradient)
 
     def remember(self, active: Tensor) -> None:
         """Keep parameters and gradient for the next pair, of active rows only where inactive ones hold their buffers.
@@ -113,16 +119,18 @@ def recur(state: dict[str, Tensor], stored: Tensor, gram_of_pair: Tensor, produc
     (s_y, y_y), (s_g, y_g) = (block.unbind(2) for block in products.unbind(1))
     sy, yy = gram_of_pair[:, 0, 1], gram_of_pair[:, 1, 1]
     slots = inverse.shape[1]
-    positions = torch.arange(slots, device=head.device)
-    new = stored[:, None] & (positions == head[:, None])
+    row, column = (-1, 1, slots), (-1, slots, 1)
+    new = head[:, None, None].clone()
     head.add_(stored).remainder_(slots)
-    freed = stored[:, None] & (positions == head[:, None])
-    row, column = new[:, :, None], new[:, None, :]
+    freed = head[:, None, None]
 
-    rest = inverse.masked_fill(freed[:, :, None], 0.0)
-    appended = torch.where(new, 1.0, -_times(rest, s_y)) / sy[:, None]
-    inverse.copy_(torch.where(column, appended[:, :, None], rest))
-    gram.copy_(torch.where(column, y_y[:, :, None], torch.where(row, y_y[:, None, :], gram)))
+    # Of a rejected pair, zeros are written to the row and column of the slot that stays free, which hold zeros.
+    inverse.scatter_(1, freed.expand(row), 0.0)
+    own = torch.arange(slots, device=head.device) == new[:, 0]
+    appended = torch.where(own, 1.0, -_times(inverse, s_y)) / sy[:, None]
+    inverse.scatter_(2, new.expand(column), torch.where(stored[:, None], appended, 0.0).view(column))
+    crossed = torch.where(stored[:, None], y_y, 0.0)
+    gram.scatter_(1, new.expand(row), crossed.view(row)).scatter_(2, new.expand(column), crossed.view(column))
     gamma = state["gamma"].copy_(torch.where(stored, sy / yy, state["gamma"]))
     state["hist_count"].add_(stored).clamp_(max=slots - 1)
 

@@ -154,7 +154,7 @@ class BatchedLBFGS(EnsembleOptimizer):
         }
 
     def _weight(self, spec: TensorSpec) -> int:
-        return spec.width * (2 * self.history_size + 8) // 8
+        return spec.width * (2 * self.history_size + 8) // 16
 
     # One update, in stages: large tensors one by one, the small matrices of all of them together.
 
@@ -182,10 +182,10 @@ class BatchedLBFGS(EnsembleOptimizer):
         for work, was_active in zip(works, torch.split(active, sizes), strict=True):
             work.remember(was_active)
         state["has_previous"].copy_(self._known(group, sizes, state["has_previous"], active) & ~failed)
-        for rows, part in zip(group, torch.split(updated, sizes), strict=True):
-            rows.mask = part
-        parts = torch.split(scale, sizes)
-        return [(work.direction.view_as(work.rows.gradient), part) for work, part in zip(works, parts, strict=True)]
+        for work, part in zip(works, torch.split(updated, sizes), strict=True):
+            work.rows.mask = None if work.rows.mask is None else part
+        parts = torch.split(torch.where(updated, scale, 0.0), sizes)
+        return [(work.step_direction(), part.to(work.direction.dtype)) for work, part in zip(works, parts, strict=True)]
 
     def _scale(self, scale: Tensor, norms: Tensor, active: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return each row's factor on its direction after the cap, and which rows are updated and which capped."""
