@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 from jax import Array
 
 from .._compat import aval
 from .._graph.evaluate import Inputs
 from .._graph.graph import Graph
 from .._ops import ParameterOperation
+from .._trace.blocks import apply
 
 
 class AbstractEngine(ABC):
@@ -109,4 +109,4 @@ def apply_blocks(transition: Array | float, rows: Array) -> Array:
     """Return R h for blocks of shape (S, S, *shape) and rows of shape (S, *shape)."""
     if isinstance(transition, float):
         return transition * rows
-    return jnp.einsum("ij...,j...->i...", transition, rows)
+    return apply(transition[None], rows[None])[0]

@@ -12,6 +12,7 @@ from jax import Array
 from .._graph.evaluate import Inputs
 from .._graph.graph import Graph
 from .._jacobian.dynamics import Dynamics
+from .._trace.blocks import apply, dot
 from .base import AbstractEngine, apply_blocks
 
 
@@ -103,8 +104,8 @@ class FactorisedEngine(AbstractEngine):
         for i, (target, slots) in enumerate(zip(self.graph.targets, self.dynamics.slots, strict=True)):
             met, extra = jax.vmap(slots.signal)(signal[target.group]), jax.vmap(slots.signal)(later[target.group])
             on_axes = jax.vmap(self.operation(i).output)
-            own[target.relation] -= on_axes((met * local.influence[i]).sum((1, 2)))
-            past[target.relation] += on_axes(((met + extra) * corrected[i]).sum((1, 2)))
+            own[target.relation] -= on_axes(jax.vmap(dot)(met, local.influence[i]))
+            past[target.relation] += on_axes(jax.vmap(dot)(met + extra, corrected[i]))
         gradients = [
             jnp.einsum("tbfk,tbfg->bkg", x, dy) + jnp.einsum("tbfk,tbfg->bkg", ex, met)
             for x, dy, ex, met in zip(local.carriers, own, factors, past, strict=True)
@@ -119,7 +120,7 @@ class FactorisedEngine(AbstractEngine):
     def _contract(self, inputs: Sequence[Array], outputs: Sequence[Array], signal: Sequence[Array]) -> list[Array]:
         parts: list[Array] = []
         for i, (target, slots) in enumerate(zip(self.graph.targets, self.dynamics.slots, strict=True)):
-            met = (slots.signal(signal[target.group]) * outputs[i]).sum((0, 1))
+            met = dot(slots.signal(signal[target.group]), outputs[i])
             parts.append(jnp.einsum("bfk,bfg->bkg", inputs[target.relation], self.operation(i).output(met)))
         return self.gather(parts)
 
@@ -127,4 +128,4 @@ class FactorisedEngine(AbstractEngine):
 def _apply(transition: Array | float, factor: Array) -> Array:
     if isinstance(transition, float):
         return apply_blocks(transition, factor)
-    return jnp.einsum("kij...,kj...->ki...", transition, factor)
+    return apply(transition, factor)

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from .blocks import apply, apply_transposed, compose, dot
 from .per_parameter import propagate
 
 
@@ -60,14 +61,14 @@ def backward_in_time(
     whole = signal + later
     if kappa is None:
         back = _backward(transition, influence, whole, eye)
-        return back._replace(outputs=back.outputs + (later * influence).sum((1, 2)))
+        return back._replace(outputs=back.outputs + jax.vmap(dot)(later, influence))
 
     def low_pass(later: Array, s: Array) -> tuple[Array, Array]:
         return s + kappa * later, s + kappa * later
 
     first, filtered = jax.lax.scan(low_pass, jnp.zeros_like(whole[0]), whole, reverse=True)
     back = _backward(transition, influence, filtered, eye)
-    outputs = back.outputs + ((filtered - signal) * influence).sum((1, 2))
+    outputs = back.outputs + jax.vmap(dot)(filtered - signal, influence)
     low_carried, low_total = _low_products(transition, influence, eye, kappa)
     return Back(outputs, back.entry, back.carried, back.total, kappa * first, low_carried, low_total)
 
@@ -78,8 +79,8 @@ def _backward(transition: Array, influence: Array, signal: Array, eye: Array) ->
     ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         future, product = carry
         r, df, s = x
-        outputs = (future * df).sum((0, 1))
-        return (_transposed(r, s + future), _compose(product, r)), (outputs, _apply(product, df))
+        outputs = dot(future, df)
+        return (apply_transposed(r, s + future), compose(product, r)), (outputs, apply(product, df))
 
     start = (jnp.zeros_like(signal[0]), eye)
     (entry, total), (outputs, carried) = jax.lax.scan(body, start, (transition, influence, signal), reverse=True)
@@ -93,7 +94,7 @@ def _low_products(transition: Array, influence: Array, eye: Array, kappa: float)
         product, weight = carry
         r, df = x
         product = product + weight * eye
-        return (_compose(product, r), kappa * weight), _apply(product, df)
+        return (compose(product, r), kappa * weight), apply(product, df)
 
     start = (jnp.zeros_like(eye), jnp.ones((), influence.dtype))
     (total, _), carried = jax.lax.scan(body, start, (transition, influence), reverse=True)
@@ -112,16 +113,6 @@ def advance_chunk(
 
 
 def _outer_sum(carrier: Array, carried: Array) -> Array:
-    return jnp.einsum("tbfk,tpqbfg->pqbfkg", carrier, carried)
-
-
-def _apply(matrix: Array, vector: Array) -> Array:  # (K, i, j, ...) and (K, j, ...)
-    return (matrix * vector[:, None]).sum(2)
-
-
-def _transposed(matrix: Array, vector: Array) -> Array:  # (K, i, j, ...) and (K, i, ...)
-    return (matrix * vector[:, :, None]).sum(1)
-
-
-def _compose(left: Array, right: Array) -> Array:  # (K, i, j, ...) and (K, j, l, ...)
-    return (left[:, :, :, None] * right[:, None]).sum(2)
+    slots, states = carried.shape[1:3]
+    planes = [[jnp.einsum("tbfk,tbfg->bfkg", carrier, carried[:, i, s]) for s in range(states)] for i in range(slots)]
+    return jnp.stack([jnp.stack(row) for row in planes])
