@@ -4,6 +4,7 @@ from ._adam import BatchedAdam
 from ._base import BaseOptimizer
 from ._checkpoint import Checkpoint, load, load_into, save
 from ._concatenate import concatenate
+from ._distributed import members_of_rank
 from ._errors import CheckpointError
 from ._fit import FitResult, fit_ensemble
 from ._lbfgs import BatchedLBFGS
@@ -28,6 +29,7 @@ __all__ = [
     "load",
     "load_into",
     "make_optimizer",
+    "members_of_rank",
     "optimizers",
     "save",
 ]

@@ -43,7 +43,7 @@ class BatchedAdam(EnsembleOptimizer):
     clip_value, clip_norm, shared_param_lr_multiplier
         See `BaseOptimizer`.
     **options
-        The keywords of `BaseOptimizer`: `clip_scope`, `maximize`, `inactive`, `nonfinite`.
+        The keywords of `BaseOptimizer`: `clip_scope`, `maximize`, `inactive`, `nonfinite`, `compile`, `process_group`.
 
     Notes
     -----

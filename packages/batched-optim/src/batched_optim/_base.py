@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, TypedDict
 
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from ._clip import clip_by_norm, clip_by_value, row_norms
 from ._validation import LRLike, check_choice, check_flag, check_optional, check_range, shared_names
@@ -19,6 +20,8 @@ class Options(TypedDict, total=False):
     maximize: bool
     inactive: Literal["advance", "freeze"]
     nonfinite: Literal["propagate", "skip"]
+    compile: bool
+    process_group: ProcessGroup | None
 
 
 class BaseOptimizer(ABC):
@@ -52,6 +55,11 @@ class BaseOptimizer(ABC):
     nonfinite : {'propagate', 'skip'}
         Whether NaN and inf in one member's gradient reach the shared parameters (default) or such a member is left out
         of the average and counted in `nonfinite_counts`. Other members' batched parameters are never touched.
+    compile : bool
+        Compile the step by `torch.compile`, at the first step, into one graph without breaks. Default False; results
+        agree up to rounding.
+    process_group : torch.distributed.ProcessGroup or None
+        The ranks over which the members are divided; see `shard`. None, the default, means that all are here.
 
     Raises
     ------
@@ -71,6 +79,8 @@ class BaseOptimizer(ABC):
         maximize: bool = False,
         inactive: Literal["advance", "freeze"] = "advance",
         nonfinite: Literal["propagate", "skip"] = "propagate",
+        compile: bool = False,
+        process_group: ProcessGroup | None = None,
     ) -> None:
         self.shared_param_names = shared_names(shared_param_names)
         check_range("lr", lr, 0.0, open_high=True)
@@ -81,6 +91,7 @@ class BaseOptimizer(ABC):
         check_flag("maximize", maximize)
         check_choice("inactive", inactive, ("advance", "freeze"))
         check_choice("nonfinite", nonfinite, ("propagate", "skip"))
+        check_flag("compile", compile)
         self.lr = lr
         self.clip_value = clip_value
         self.clip_norm = clip_norm
@@ -89,6 +100,8 @@ class BaseOptimizer(ABC):
         self.maximize = maximize
         self.inactive = inactive
         self.nonfinite = nonfinite
+        self.compile = compile
+        self.process_group = process_group
 
     lr: Any  # a plain attribute here; the optimizers of this package make it a property that owns a tensor
 

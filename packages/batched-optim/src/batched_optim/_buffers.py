@@ -95,7 +95,7 @@ class Buffers:
                 elif not self.specs[name].shared:
                     buffer.index_fill_(0, members, self.fills[kind])
 
-    def plan(self, weight: Callable[[TensorSpec], int], limit: int | None) -> list[list[Piece]]:
+    def plan(self, weight: Callable[[TensorSpec], int], limit: int | None, *, shared_apart: bool) -> list[list[Piece]]:
         """Divide all rows, in order, into groups of about `limit` elements; None makes one group.
 
         Small tensors share a group; each part of a larger one is a group by itself.
@@ -106,13 +106,18 @@ class Buffers:
             Returns how many elements a row of a parameter counts for.
         limit : int or None
             Elements of a group.
+        shared_apart : bool
+            Whether each shared parameter is a group by itself.
         """
         groups: list[list[Piece]] = []
         room = 0
         for name, spec in self.specs.items():
             cost = spec.rows * weight(spec)
             height = spec.rows if limit is None else max(1, limit // weight(spec))
-            if height < spec.rows:
+            if spec.shared and shared_apart:
+                groups.append([Piece(name, 0, 1)])
+                room = 0
+            elif height < spec.rows:
                 starts = range(0, spec.rows, height)
                 groups += [[Piece(name, start, min(start + height, spec.rows))] for start in starts]
                 room = 0

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ._concatenate import concatenate
+from ._distributed import write_shards_of_ranks
 from ._ensemble import EnsembleOptimizer
 from ._errors import CheckpointError
 from ._file import read_file, write_file
@@ -78,7 +79,8 @@ def save(
         Anything of yours that JSON can hold.
     shards : int or None
         Divide the members among so many files `name-00001-of-0000n.safetensors`, each a checkpoint by itself, beside
-        an index `name.safetensors.index.json`; None writes one file. Replaces one kind by the other.
+        an index `name.safetensors.index.json`; None writes one file. Replaces one kind by the other. Where members are
+        divided over ranks, all ranks call `save` together and each writes its shard.
 
     Raises
     ------
@@ -98,6 +100,12 @@ def save(
     0.1
     """
     path = Path(path)
+    if optimizer.process_group is not None:
+        if shards is not None:
+            raise ValueError("`shards` cannot be chosen where members are divided over ranks; each rank writes one.")
+        tensors, document = _packed(optimizer, params, metadata)
+        write_shards_of_ranks(path, optimizer.num_members, tensors, document, FORMAT_VERSION, optimizer.process_group)
+        return
     if shards is None:
         write_file(path, *_packed(optimizer, params, metadata))
         remove_shards(path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -111,8 +111,11 @@ class EnsembleOptimizer(BaseOptimizer):
         self._buffers = Buffers(self._tensors_with_state(), self._buffer_specs, device)
         limit = BLOCK_ELEMENTS * torch.get_num_threads() if device.type == "cpu" else None
         self._scratch: dict[torch.dtype, Tensor] = {}
-        self._blocks = self._buffers.plan(self._weight, limit)
-        self._whole = self._buffers.plan(self._weight, None)
+        self._compiled: Callable[..., dict[str, Tensor]] | None = None
+        # Ranks hold different numbers of members; what they must compute alike, they compute apart from these.
+        apart = self.process_group is not None
+        self._blocks = self._buffers.plan(self._weight, limit, shared_apart=apart)
+        self._whole = self._buffers.plan(self._weight, None, shared_apart=apart)
 
     def _tensors_with_state(self) -> dict[str, TensorSpec]:
         """Return the tensors that carry buffers, shared ones last; empty ones have nothing to update."""
@@ -151,6 +154,16 @@ class EnsembleOptimizer(BaseOptimizer):
             If an argument does not fit the initial parameters. Nothing has changed then.
         """
         self._layout.check_step(params, grads, active_mask)
+        if self.compile and not torch.compiler.is_compiling():
+            if self._compiled is None:
+                self._compiled = torch.compile(self._stepped, fullgraph=True, dynamic=False)
+            return self._compiled(params, grads, active_mask)
+        return self._stepped(params, grads, active_mask)
+
+    def _stepped(
+        self, params: dict[str, Tensor], grads: dict[str, Tensor], active_mask: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Return the parameters after one step with arguments that fit."""
         call = Call(params, grads, active_mask, self._member_values())
         if self.clip_scope == "member" and self.clip_norm is not None:
             call.norms = joint_norms(self._clamped(call, name) for name in self._layout.specs)
@@ -228,7 +241,7 @@ class EnsembleOptimizer(BaseOptimizer):
             call.nonfinite = lost if call.nonfinite is None else call.nonfinite | lost
             mask = finite if mask is None else mask & finite
         varying = {key: value for key, value in call.values.items() if per_member(value)}
-        average = average_over_members(gradient, list(varying.values()), mask)
+        average = average_over_members(gradient, list(varying.values()), mask, self.process_group)
         values = {**call.values, **dict(zip(varying, average.values, strict=True))}
         if self.shared_param_lr_multiplier != 1.0:
             values["lr"] = values["lr"] * self.shared_param_lr_multiplier

@@ -54,7 +54,7 @@ class BatchedLBFGS(EnsembleOptimizer):
         Keep one history over all of a member's batched tensors instead of one per tensor; the cap then limits the norm
         of their joint update. Default False.
     **options
-        The keywords of `BaseOptimizer`: `clip_scope`, `maximize`, `inactive`, `nonfinite`.
+        The keywords of `BaseOptimizer`: `clip_scope`, `maximize`, `inactive`, `nonfinite`, `compile`, `process_group`.
 
     Notes
     -----

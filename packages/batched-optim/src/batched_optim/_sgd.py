@@ -45,7 +45,7 @@ class BatchedSGD(EnsembleOptimizer):
     clip_value, clip_norm, shared_param_lr_multiplier
         See `BaseOptimizer`.
     **options
-        The keywords of `BaseOptimizer`: `clip_scope`, `maximize`, `inactive`, `nonfinite`.
+        The keywords of `BaseOptimizer`: `clip_scope`, `maximize`, `inactive`, `nonfinite`, `compile`, `process_group`.
 
     Notes
     -----
