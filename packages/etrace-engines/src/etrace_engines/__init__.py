@@ -3,9 +3,9 @@
 from ._data import MultiStepData
 from ._graph.groups import HiddenGroup
 from ._graph.report import Report, ReportRow
-from ._learner.compile import compile
-from ._learner.learner import ETraceLearner
-from ._learner.presets import (
+from ._ops import ParameterOperation, register_rule
+from ._rules.compile import compile
+from ._rules.presets import (
     D_RTRL,
     ES_D_RTRL,
     UORO,
@@ -19,7 +19,7 @@ from ._learner.presets import (
     ThreeFactor,
     pp_prop,
 )
-from ._ops import ParameterOperation, register_rule
+from ._sequence.learner import ETraceLearner
 from ._version import __version__
 
 __all__ = [

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 
+from .._compat import Literal, aval, is_float
 from .graph import Graph
+from .positions import ancestors
 
 
 @dataclass(frozen=True)
@@ -79,3 +82,39 @@ def _row(graph: Graph, param: int) -> ReportRow:
     else:
         reason = "not used with data in the step"
     return ReportRow(name, "in-step", (*uses, *unsupported), (), reason)
+
+
+def warn_of_gaps(graph: Graph) -> None:
+    """Warn once, with names, of parameters that no rule covers and of states whose memory no trace follows."""
+    uncovered = [row.parameter for row in make_report(graph).rows if "no rule for" in row.reason]
+    if uncovered:
+        warnings.warn(
+            f"Parameters {', '.join(uncovered)} are learned by the in-step gradient only: no rule covers their "
+            "operations. See `learner.report()`; `register_rule` adds a rule.",
+            stacklevel=3,
+        )
+    forgotten = _untracked_states(graph)
+    if forgotten:
+        warnings.warn(
+            f"States {', '.join(forgotten)} carry influence from step to step, but are no `HiddenState`: no trace "
+            "follows them. Make them `HiddenState`, or use windows.",
+            stacklevel=3,
+        )
+
+
+def _untracked_states(graph: Graph) -> list[str]:
+    """Find float states that parameters reach, and that reach hidden states or outputs in the next step."""
+    step = graph.step
+    jaxpr = step.closed.jaxpr
+    old = jaxpr.invars[len(jaxpr.invars) - len(step.other) :]
+    new = jaxpr.outvars[len(jaxpr.outvars) - len(step.other) :]
+    params = set(jaxpr.invars[step.num_args : step.num_args + len(step.params)])
+    kept = {v for v in jaxpr.outvars[: len(jaxpr.outvars) - len(step.other)] if not isinstance(v, Literal)}
+    read = ancestors(step, kept, frozenset(), frozenset())
+    found = []
+    for leaf, before, after in zip(step.other, old, new, strict=True):
+        if isinstance(after, Literal) or not is_float(aval(after)) or before is after or before not in read:
+            continue
+        if params & ancestors(step, {after}, frozenset(), frozenset()):
+            found.append(leaf.name)
+    return found

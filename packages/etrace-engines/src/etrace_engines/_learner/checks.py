@@ -5,17 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from etrace_config import ETraceConfig
 
+from .._engine.base import AbstractEngine
 
-def check_options(config: ETraceConfig, vjp_method: str, hidden_groups: str) -> None:
+
+def check_options(config: ETraceConfig, vjp_method: str, hidden_groups: str, error_signal: str) -> None:
     """Check a learner's options against each other."""
     if vjp_method not in ("single-step", "multi-step"):
         raise ValueError(f"`vjp_method={vjp_method!r}` is not one of 'single-step', 'multi-step'.")
     if hidden_groups not in ("auto", "joint"):
         raise ValueError(f"`hidden_groups={hidden_groups!r}` is not one of 'auto', 'joint'.")
+    if error_signal not in ("hidden", "output"):
+        raise ValueError(f"`error_signal={error_signal!r}` is not one of 'hidden', 'output'.")
+    if error_signal == "output" and (config.learning_signal != "random_feedback" or vjp_method != "single-step"):
+        raise ValueError(
+            "`error_signal='output'` needs `learning_signal='random_feedback'` and `vjp_method='single-step'`, got "
+            f"{config.learning_signal!r} and {vjp_method!r}."
+        )
     follows = config.recurrence_scope == "sparse_n" or config.trace_factorization == "random_projection"
     if hidden_groups == "joint" and not follows:
         raise ValueError(
@@ -45,7 +55,7 @@ def check_call(
 ) -> None:
     """Check a call against what the learner was compiled for, before anything changes."""
     signal = config.learning_signal
-    if is_window and vjp_method == "single-step":
+    if is_window and vjp_method == "single-step" and signal != "modulatory":
         raise ValueError("`MultiStepData` needs `vjp_method='multi-step'`; this learner has 'single-step'.")
     if (modulator is not None) != (signal == "modulatory"):
         raise ValueError(
@@ -59,3 +69,23 @@ def check_call(
             f"The learner was compiled for inputs of shapes {expected}{' per step' * is_window}, got {shapes}; "
             "call `compile_graph` again for other shapes."
         )
+
+
+def check_trace_bytes(engine: AbstractEngine, limit: int | None) -> int:
+    """Return the bytes that the traces take, before any is allocated.
+
+    Raises
+    ------
+    ValueError
+        If they exceed `limit`.
+    """
+    leaves = jax.tree.leaves(jax.eval_shape(engine.init))
+    needed = sum(
+        leaf.size * leaf.dtype.itemsize for leaf in leaves if not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
+    )
+    if limit is not None and needed > limit:
+        raise ValueError(
+            f"The traces need {needed} bytes, more than `trace_limit={limit}`; use a smaller batch, fewer `traced` "
+            "parameters, a smaller `trace_dtype`, or the factorization 'io_factorized'."
+        )
+    return int(needed)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import brainstate
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from etrace_config import ETraceConfig
@@ -19,68 +18,25 @@ from .._data import MultiStepData
 from .._engine.build import build_engine, follow
 from .._graph.graph import Graph, Traced, build_graph, current_inputs
 from .._graph.groups import HiddenGroup
-from .._graph.lift import Path, StateLeaf
-from .._graph.report import Report, make_report
-from .._sequence.evolve import etrace_evolve
-from .._sequence.grad import etrace_grad
-from .checks import check_call, check_options
+from .._graph.lift import Path
+from .._graph.report import Report, make_report, warn_of_gaps
+from .checks import check_call, check_options, check_trace_bytes
+from .estimate import ExitEstimator, exit_cotangents
 from .recording import Recording, recorded_step, start_recording
-from .signals import expand_modulator, feedback_matrices, project
-from .states import read_states, write_states
-from .step import Arrays, Result, Rule, Signal, make_rule, single_step
+from .signals import ErrorSignal, make_signal
+from .states import initialise_in_place, read_states, write_states
+from .step import Arrays, Result, Rule, make_rule, single_step, steps_in_a_row
 from .window import Estimator, window
 
 VjpMethod = Literal["single-step", "multi-step"]
-ExitEstimator = Callable[[dict[Path, Any]], dict[Path, Any] | None]
 
 
 class TraceState(brainstate.ShortTermState):  # type: ignore[misc]  # brainstate is not typed
     """The eligibility traces of a learner."""
 
 
-class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate is not typed
-    """Online learning of an unmodified model by eligibility traces.
-
-    Calling the learner runs the model one step (or, on `MultiStepData`, one window) and advances the traces. The call
-    is differentiable: under `brainstate.transform.grad` the parameters get the rule's gradient, in single-step mode
-
-        dL/dw = L^t . e^t + what the step's exact gradient holds beyond the trace,
-
-    in multi-step mode
-
-        dL/dw = exact gradient inside the window + dL/dh_entry . e_entry,
-
-    with e the trace of the rule, L^t = dL^t/dh^t (or what the configuration puts in its place), h the hidden states.
-
-    Parameters
-    ----------
-    model : brainstate.nn.Module
-        The model, initialised; any callable module over `ParamState` and `HiddenState`.
-    config : ETraceConfig, optional
-        The rule. Default: the default coordinate, D-RTRL.
-    vjp_method : {'single-step', 'multi-step'}
-        What a call is; windows need 'multi-step'. Default 'single-step'.
-    traced : sequence of paths, or callable, optional
-        Parameters that may have traces: their paths, or a predicate of path and state. The others are learned by the
-        gradient inside the window only. Default: all.
-    hidden_groups : {'auto', 'joint'}
-        'joint' makes all hidden states one group, so that stacked layers get exact credit; for the scope 'sparse_n' and
-        the factorization 'random_projection'. Default 'auto'.
-    trace_dtype : dtype, optional
-        Dtype of the traces. Default: that of the operations' outputs.
-    random_feedback_key, projection_key : jax key or int, optional
-        Seeds of the feedback matrices and of UORO's signs. Default 0.
-
-    Raises
-    ------
-    ValueError
-        If a value is not allowed, or `vjp_method` does not fit the learning signal: 'modulatory' belongs to single
-        steps, 'bootstrapped' to windows.
-
-    References
-    ----------
-    Williams and Zipser (1989), doi:10.1162/neco.1989.1.2.270; Bellec et al. (2020), doi:10.1038/s41467-020-17236-y.
-    """
+class StepLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate is not typed
+    """A learner, one call at a time; `ETraceLearner` adds whole sequences, and says what the options mean."""
 
     def __init__(
         self,
@@ -93,10 +49,12 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         trace_dtype: Any = None,
         random_feedback_key: Any = 0,
         projection_key: Any = 0,
+        error_signal: ErrorSignal = "hidden",
+        trace_limit: int | None = None,
     ) -> None:
         super().__init__()
         config = config if config is not None else ETraceConfig()
-        check_options(config, vjp_method, hidden_groups)
+        check_options(config, vjp_method, hidden_groups, error_signal)
         self.model = model
         self.config = config
         self.vjp_method = vjp_method
@@ -107,10 +65,12 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         self._trace_dtype = trace_dtype
         self._feedback_key = _as_key(random_feedback_key)
         self._projection_key = _as_key(projection_key)
+        self._error_signal = error_signal
+        self._trace_limit = trace_limit
         self._rule: Rule | None = None
         self._recording: Recording | None = None
 
-    def compile_graph(self, *args: Any, batch_size: int | None = None) -> ETraceLearner:
+    def compile_graph(self, *args: Any, batch_size: int | None = None) -> Self:
         """Analyse the model on one step's example inputs and start the traces at zero.
 
         Parameters
@@ -123,7 +83,7 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
 
         Returns
         -------
-        ETraceLearner
+        StepLearner
             The learner itself.
 
         Raises
@@ -141,26 +101,20 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         )
         inputs = current_inputs(graph.step, args)
         engine = build_engine(graph, inputs, self.config, key=self._projection_key, trace_dtype=self._trace_dtype)
-        self._feedback = (
-            feedback_matrices(graph.groups, self._feedback_key) if self._signal_is("random_feedback") else []
-        )
-        self._rule = make_rule(graph, engine, self._signal(graph))
+        self.trace_bytes = check_trace_bytes(engine, self._trace_limit)
+        self._rule = make_rule(graph, engine, make_signal(graph, self.config, self._error_signal, self._feedback_key))
+        self._batch_size = batch_size
         self._initial = (inputs.hidden, inputs.other)
         self._arg_avals = [jax.typeof(x) for x in inputs.args]
         self._step = single_step(self._rule)
+        self._modulated = steps_in_a_row(self._step)
         self._window = window(self._rule, self._estimator(graph))
         self.trace = TraceState(jax.jit(engine.init)())
+        warn_of_gaps(graph)
         return self
 
     def _signal_is(self, name: str) -> bool:
         return bool(self.config.learning_signal == name)
-
-    def _signal(self, graph: Graph) -> Signal | None:
-        if self._signal_is("random_feedback"):
-            return lambda signal, _: project(graph.groups, signal, self._feedback)
-        if self._signal_is("modulatory"):
-            return lambda signal, modulator: expand_modulator(modulator, graph.groups, signal)
-        return None
 
     def _estimator(self, graph: Graph) -> Estimator | None:
         if not self._signal_is("bootstrapped"):
@@ -168,8 +122,8 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
 
         def estimate(hidden: list[Array], other: list[Array]) -> tuple[list[Array], list[Array]]:
             return (
-                _estimate(self.exit_estimator, graph.step.hidden, hidden),
-                _estimate(self.exit_estimator_other, graph.step.other, other),
+                exit_cotangents(self.exit_estimator, graph.step.hidden, hidden),
+                exit_cotangents(self.exit_estimator_other, graph.step.other, other),
             )
 
         return estimate
@@ -227,15 +181,41 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         """Start the traces at zero; the model's states stay."""
         self.trace.value = self.rule.engine.init()
 
-    def reset_state(self) -> None:
+    def reset_state(self, batch_size: int | None = None) -> None:
         """Start a new sequence: the model's hidden and other states as they were at compile time, the traces at zero.
 
         Works in place: no state object is re-created.
+
+        Parameters
+        ----------
+        batch_size : int, optional
+            Another batch size; the model's states are initialised for it, and the learner is compiled again. Default:
+            the one that the learner was compiled for.
+
+        Raises
+        ------
+        ValueError
+            If a batch size is given to a learner without a batch axis.
         """
         step = self.rule.graph.step
+        if batch_size is not None and batch_size != self._batch_size:
+            self._compile_for_batch(batch_size)
+            return
         write_states(step.hidden, self._initial[0])
         write_states(step.other, self._initial[1])
         self.init_etrace_state()
+
+    def _compile_for_batch(self, batch_size: int) -> None:
+        old = self._batch_size
+        if old is None:
+            raise ValueError(
+                f"`batch_size={batch_size}` was given to a learner that was compiled without a batch axis."
+            )
+        step = self.rule.graph.step
+        initialise_in_place(self.model, (*step.hidden, *step.other), batch_size)
+        resize = lambda shape: (batch_size, *shape[1:]) if shape[:1] == (old,) else shape
+        leaves = [jnp.zeros(resize(a.shape), a.dtype) for a in self._arg_avals]
+        self.compile_graph(*jax.tree.unflatten(step.args_tree, leaves), batch_size=batch_size)
 
     def update(self, *args: Any, modulator: Any = None) -> Any:
         """Run the model one step, or one window on `MultiStepData`, and advance the traces.
@@ -272,7 +252,8 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
             write_states(step.other, outs.other)
             return jax.tree.unflatten(step.out_tree, outs.outputs)
         if self.vjp_method == "single-step":
-            result: Result = self._step(arrays, self.trace.value, modulator)
+            run = self._modulated if is_window else self._step
+            result: Result = run(arrays, self.trace.value, modulator)
         elif is_window:
             result = self._window(arrays, self.trace.value, modulator)
         else:
@@ -303,128 +284,6 @@ class ETraceLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate i
         finally:
             self._recording = None
 
-    def etrace_grad(
-        self,
-        *sequences: Any,
-        step_fn: Callable[..., Any] | None = None,
-        mask: Any = None,
-        chunk_size: int | None = None,
-        weights: Any = None,
-        reduction: str = "mean",
-        loss_output: str = "per_step",
-        has_aux: bool = False,
-        return_value: bool = False,
-        trace_update: Literal["chunkwise", "per_step"] = "chunkwise",
-    ) -> Any:
-        """Accumulate the rule's gradient of a loss over a sequence, while the model runs.
-
-        Parameters
-        ----------
-        *sequences : pytrees of arrays, shape (time, ...)
-            Sliced in step along time and handed to `step_fn`.
-        step_fn : callable
-            Called with one slice of each sequence; calls this learner exactly once, and returns the loss: a scalar, or
-            shape (chunk_size,) for windows, whose inputs it wraps in `MultiStepData`.
-        mask : array, shape (time,), optional
-            Weights of the losses; the model and the traces advance at every step. Default: ones.
-        chunk_size : int, optional
-            Steps per window, for a 'multi-step' learner. Default None: single steps.
-        weights : dict of path to ParamState, optional
-            What to differentiate. Default: `param_states`.
-        reduction : {'mean', 'sum'}
-            'mean' divides once by ``max(sum(mask), 1)``.
-        loss_output : {'per_step', 'masked', 'scalar'}
-            What `return_value` returns: losses of shape (time,) before or after the mask, or the reduced objective.
-        has_aux : bool
-            Whether `step_fn` returns ``(loss, aux)``; aux is stacked over calls.
-        return_value : bool
-            Whether to return the losses too.
-        trace_update : {'chunkwise', 'per_step'}
-            'chunkwise' forms the same gradient a chunk of steps at a time, where the rule allows; see `chunk_length`.
-
-        Returns
-        -------
-        gradients, or tuple of gradients, losses, aux
-            Arranged as by `brainstate.transform.grad`; gradients are a dict like `weights`.
-
-        Raises
-        ------
-        TypeError
-            If `step_fn` is missing, `chunk_size` is not an int, or a sequence is wrapped in `MultiStepData`.
-        ValueError
-            If lengths or shapes do not fit, or a value is not allowed.
-
-        Examples
-        --------
-        >>> import brainstate, jax.numpy as jnp, etrace_engines
-        >>> model = brainstate.nn.GRUCell(3, 4)
-        >>> learner = etrace_engines.compile(model, "D_RTRL", jnp.zeros((2, 3)), batch_size=2)
-        >>> gradients, loss = learner.etrace_grad(
-        ...     jnp.ones((5, 2, 3)), step_fn=lambda x: (learner(x) ** 2).mean(), return_value=True, loss_output="scalar"
-        ... )
-        >>> loss.shape, sorted(gradients) == sorted(learner.param_states)
-        ((), True)
-        """
-        return etrace_grad(
-            self,
-            sequences,
-            step_fn=step_fn,
-            mask=mask,
-            chunk_size=chunk_size,
-            weights=weights,
-            reduction=reduction,
-            loss_output=loss_output,
-            has_aux=has_aux,
-            return_value=return_value,
-            trace_update=trace_update,
-        )
-
-    def etrace_evolve(
-        self,
-        *sequences: Any,
-        step_fn: Callable[..., Any] | None = None,
-        chunk_size: int | None = None,
-        return_outputs: bool = False,
-    ) -> Any:
-        """Run over a sequence without a loss: states and traces (and their filters) advance.
-
-        Parameters
-        ----------
-        *sequences : pytrees of arrays, shape (time, ...)
-            Sliced along time; the learner's inputs, unless `step_fn` makes them.
-        step_fn : callable, optional
-            Called with one slice of each sequence; calls this learner once. Default: the learner.
-        chunk_size : int, optional
-            Steps per window, for a 'multi-step' learner.
-        return_outputs : bool
-            Whether to return the outputs, stacked over time (of `step_fn`: over calls).
-
-        Returns
-        -------
-        pytree of arrays, or None
-            The outputs, if asked for.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `etrace_grad`.
-        """
-        return etrace_evolve(self, sequences, step_fn=step_fn, chunk_size=chunk_size, return_outputs=return_outputs)
-
 
 def _as_key(key: Any) -> Array:
     return jax.random.key(key) if isinstance(key, int) else key
-
-
-def _estimate(estimator: ExitEstimator | None, leaves: Sequence[StateLeaf], values: Sequence[Array]) -> list[Array]:
-    """Ask an estimator for cotangents, by path of single-array states; zero where it has none."""
-    zeros = [jnp.zeros_like(v) if is_float(v) else _float0(v) for v in values]
-    found = (estimator({leaf.path: v for leaf, v in zip(leaves, values, strict=True)}) or {}) if estimator else {}
-    return [
-        jax.lax.stop_gradient(jnp.asarray(found[leaf.path], v.dtype)) if leaf.path in found else zero
-        for leaf, v, zero in zip(leaves, values, zeros, strict=True)
-    ]
-
-
-def _float0(x: Array) -> Any:
-    return np.zeros(x.shape, jax.dtypes.float0)

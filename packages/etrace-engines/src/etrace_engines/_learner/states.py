@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import brainstate
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -24,3 +25,24 @@ def write_states(leaves: Sequence[StateLeaf], values: Sequence[Array]) -> None:
         by_state.setdefault(id(leaf.state), (leaf.state, []))[1].append(value)
     for state, arrays in by_state.values():
         state.value = jax.tree.unflatten(jax.tree.structure(state.value), arrays)
+
+
+def initialise_in_place(model: Any, leaves: Sequence[StateLeaf], batch_size: int) -> None:
+    """Initialise a model's states for a batch size, and keep the state objects of the leaves."""
+    brainstate.nn.init_all_states(model, batch_size=batch_size)
+    fresh = model.states()
+    for leaf in leaves:
+        if leaf.path in fresh and fresh[leaf.path] is not leaf.state:
+            leaf.state.value = fresh[leaf.path].value
+            _put(model, leaf.path, leaf.state)
+
+
+def _put(model: Any, path: Sequence[Any], state: Any) -> None:
+    *parents, name = path
+    owner = model
+    for key in parents:
+        owner = getattr(owner, key) if isinstance(key, str) and hasattr(owner, key) else owner[key]
+    if isinstance(name, str) and hasattr(owner, name):
+        setattr(owner, name, state)
+    else:
+        owner[name] = state

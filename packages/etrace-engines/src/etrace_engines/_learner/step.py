@@ -20,9 +20,8 @@ from .._engine.base import AbstractEngine, apply_blocks
 from .._graph.evaluate import Inputs, Outputs, Plan, evaluate_step, evaluate_views, make_plan
 from .._graph.graph import Graph
 
-Signal = Callable[
-    [Sequence[Array], Any], list[Array]
-]  # from the true signal and the call's modulator to what meets the trace
+# From the true signal, the call's modulator and the cotangents of the outputs to what meets the trace.
+Signal = Callable[[Sequence[Array], Any, Sequence[Array]], list[Array]]
 
 
 class Arrays(NamedTuple):
@@ -95,6 +94,26 @@ def single_step(rule: Rule) -> Callable[[Arrays, Any, Any], Result]:
     return run
 
 
+def steps_in_a_row(step: Callable[[Arrays, Any, Any], Result]) -> Callable[[Arrays, Any, Any], Result]:
+    """Return a function that runs single steps over a window, with time leading arguments and modulators.
+
+    No cotangent passes from step to step: the traces carry what came before.
+    """
+
+    def run(arrays: Arrays, traces: Any, modulators: Any) -> Result:
+        def body(carry: Any, x: Any) -> Any:
+            hidden, other, traces = carry
+            args, modulator = x
+            result = step(Arrays(arrays.params, hidden, other, args), traces, modulator)
+            return jax.lax.stop_gradient((result.hidden, result.other, result.traces)), result.outputs
+
+        start = (arrays.hidden, arrays.other, traces)
+        (hidden, other, traces), outputs = jax.lax.scan(body, start, (arrays.args, modulators))
+        return Result(outputs, hidden, other, traces)
+
+    return run
+
+
 def _entry_cotangents(rule: Rule, arrays: Arrays, wanted: Any) -> tuple[list[Array], list[Array], list[Array]]:
     """Exact cotangents of everything but the parameters; the compiler drops what nobody reads."""
 
@@ -118,7 +137,7 @@ def _gradients(
     params, weights, direct, taps = _pull_rule_step(rule, arrays, wanted, None)
     signal = _to_groups(rule.graph, taps)
     if rule.signal is not None:
-        signal = rule.signal(signal, modulator)
+        signal = rule.signal(signal, modulator, wanted[0])
         params, weights, direct = _pull_with_signal(rule, arrays, wanted, signal)
     past = rule.engine.past(traces, local, signal)
     through_entry = rule.engine.entry(traces, _to_groups(rule.graph, direct))

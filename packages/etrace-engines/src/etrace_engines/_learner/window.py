@@ -46,7 +46,7 @@ def window(rule: Rule, estimate: Estimator | None = None) -> Callable[[Arrays, A
         wanted = (list(cotangent.outputs), list(cotangent.hidden), list(cotangent.other))
         params, hidden, other, args, weights = pull(wanted)
         signal = _to_groups(rule.graph, hidden)
-        past = rule.engine.entry(traces, signal if rule.signal is None else rule.signal(signal, modulator))
+        past = rule.engine.entry(traces, signal if rule.signal is None else rule.signal(signal, modulator, []))
         if future is not None:
             silent = jax.tree.map(_zero_cotangent, cotangent.outputs)
             extra = pull((list(silent), *future))

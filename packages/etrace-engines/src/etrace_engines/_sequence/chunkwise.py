@@ -9,18 +9,16 @@ touched once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import brainstate
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from .._learner.learner import StepLearner
 from .._learner.recording import Recording, Taps
 from .drive import PureStep, Task, add_trees, first_slices, purify
-
-if TYPE_CHECKING:
-    from .._learner.learner import ETraceLearner
 
 PREFERRED = 16  # steps: above, the products no longer gain, and the chunk's activations fall out of the cache
 
@@ -35,7 +33,7 @@ def chunk_length(length: int) -> int:
     return min(near, key=lambda k: abs(k - PREFERRED), default=min(PREFERRED, length))
 
 
-def runs_chunkwise(learner: ETraceLearner, weights: Mapping[Any, Any]) -> bool:
+def runs_chunkwise(learner: StepLearner, weights: Mapping[Any, Any]) -> bool:
     """Whether the rule has a chunkwise form, and only parameters are differentiated."""
     rule = learner.rule
     pure = all(r.params <= rule.graph.traced_params for r in rule.graph.traced)
@@ -43,7 +41,7 @@ def runs_chunkwise(learner: ETraceLearner, weights: Mapping[Any, Any]) -> bool:
     return learner.vjp_method == "single-step" and rule.signal is None and rule.engine.chunks and pure and only_params
 
 
-def chunkwise_sum(learner: ETraceLearner, task: Task) -> tuple[dict[Any, Any], Array, Any]:
+def chunkwise_sum(learner: StepLearner, task: Task) -> tuple[dict[Any, Any], Array, Any]:
     """Return summed gradients, losses of shape (time,), and stacked auxiliary outputs; states and traces advance."""
     length = task.mask.shape[0]
     size = chunk_length(length)
@@ -69,7 +67,7 @@ def chunkwise_sum(learner: ETraceLearner, task: Task) -> tuple[dict[Any, Any], A
 class Chunk:
     """The body of the scan over chunks."""
 
-    def __init__(self, learner: ETraceLearner, task: Task, pure: PureStep, recording: Recording) -> None:
+    def __init__(self, learner: StepLearner, task: Task, pure: PureStep, recording: Recording) -> None:
         self.learner = learner
         self.task = task
         self.pure = pure

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from .._data import MultiStepData
+from .._learner.learner import StepLearner
 from .drive import check_chunk, first_slices, purify, sequence_length, to_chunks
-
-if TYPE_CHECKING:
-    from .._learner.learner import ETraceLearner
 
 
 def etrace_evolve(
-    learner: ETraceLearner,
+    learner: StepLearner,
     sequences: Sequence[Any],
     *,
     step_fn: Callable[..., Any] | None,
@@ -40,7 +38,7 @@ def etrace_evolve(
     return jax.tree.map(lambda y: y.reshape(length, *y.shape[2:]), outputs)
 
 
-def _call(learner: ETraceLearner, size: int) -> Callable[..., Any]:
+def _call(learner: StepLearner, size: int) -> Callable[..., Any]:
     if size == 1:
         return learner
     return lambda *slices: learner(*(MultiStepData(s) for s in slices))

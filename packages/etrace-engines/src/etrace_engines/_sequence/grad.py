@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
 
+from .._learner.learner import StepLearner
 from .chunkwise import chunkwise_sum, runs_chunkwise
 from .drive import Task, check_chunk, scale_tree, sequence_length
 from .stepwise import stepwise_sum
 
-if TYPE_CHECKING:
-    from .._learner.learner import ETraceLearner
-
 
 def etrace_grad(
-    learner: ETraceLearner,
+    learner: StepLearner,
     sequences: Sequence[Any],
     *,
     step_fn: Callable[..., Any] | None,
@@ -36,7 +34,7 @@ def etrace_grad(
     size = check_chunk(chunk_size, length, learner.vjp_method)
     _check_choice("reduction", reduction, ("mean", "sum"))
     _check_choice("loss_output", loss_output, ("per_step", "masked", "scalar"))
-    mask = _check_mask(mask, length)
+    mask = check_mask(mask, length)
     states = learner.param_states if weights is None else weights
 
     _check_choice("trace_update", trace_update, ("chunkwise", "per_step"))
@@ -77,7 +75,8 @@ def _check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"`{name}={value!r}` is not one of {', '.join(map(repr, allowed))}.")
 
 
-def _check_mask(mask: Any, length: int) -> Array:
+def check_mask(mask: Any, length: int) -> Array:
+    """Return the weights of the losses, one per step."""
     if mask is None:
         return jnp.ones(length)
     value = jnp.asarray(mask)

@@ -8,8 +8,8 @@ import brainstate
 
 from etrace_config import ETraceConfig
 
+from .._sequence.learner import ETraceLearner
 from . import presets
-from .learner import ETraceLearner
 
 ENGINES: dict[str, type[ETraceLearner]] = {
     "per_param": presets.ParamDimVjpAlgorithm,

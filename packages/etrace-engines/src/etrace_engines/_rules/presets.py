@@ -7,7 +7,7 @@ from typing import Any, Literal
 import etrace_config
 from etrace_config import ETraceConfig
 
-from .learner import ETraceLearner
+from .._sequence.learner import ETraceLearner
 
 
 class ParamDimVjpAlgorithm(ETraceLearner):

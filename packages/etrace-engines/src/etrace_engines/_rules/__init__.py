@@ -1,0 +1,1 @@
+"""Rules by name, and the one call that compiles a model for one."""
