@@ -19,6 +19,7 @@ from jax import Array
 from .._compat import ClosedJaxpr, JaxprEqn, Literal, bind, call_body, scan_parts
 
 Path = tuple[Any, ...]
+_MARKERS = ("etp_",)  # primitives of libraries that mark trainable operations for their own compiler: braintrace
 UNROLL_LIMIT = 16  # scan steps; longer ones keep their parameters to the in-step gradient
 
 
@@ -129,11 +130,23 @@ def _inline_equation(eqn: JaxprEqn, ins: list[Any], marks: list[bool]) -> tuple[
     body = call_body(eqn)
     if body is not None:
         return _inline(body, ins, marks)
+    if any(marks) and eqn.primitive.name.startswith(_MARKERS):
+        return _plain_operations(eqn, ins, marks)
     if any(marks) and eqn.primitive.name == "scan" and eqn.params["length"] <= UNROLL_LIMIT:
         return _unroll_scan(eqn, ins, marks)
     if any(marks) and eqn.primitive.name == "cond":
         return _merge_branches(eqn, ins, marks)
     return bind(eqn, ins), [any(marks)] * len(eqn.outvars)
+
+
+def _plain_operations(eqn: JaxprEqn, ins: list[Any], marks: list[bool]) -> tuple[list[Any], list[bool]]:
+    """Trace the implementation of a marker primitive: it is written in plain operations, which the rules know."""
+
+    def run(*operands: Array) -> list[Any]:
+        out = eqn.primitive.impl(*operands, **eqn.params)
+        return list(out) if eqn.primitive.multiple_results else [out]
+
+    return _inline(jax.make_jaxpr(run)(*ins), ins, marks)
 
 
 def _unroll_scan(eqn: JaxprEqn, ins: list[Any], marks: list[bool]) -> tuple[list[Any], list[bool]]:
