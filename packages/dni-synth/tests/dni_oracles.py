@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import dni_synth
 import etrace_engines as ee
 
+MEMORY_UNITS = 8
 INPUTS, UNITS, BATCH, TIME, WINDOW = 2, 5, 3, 12, 3
 
 
@@ -38,6 +39,24 @@ class Leaky(brainstate.nn.Module):
     def update(self, x):
         h = self.h.value
         self.h.value = 0.8 * h + 0.4 * jnp.tanh(x @ self.win.value + h @ self.w.value)
+        return self.h.value @ self.wout.value
+
+
+class Memory(brainstate.nn.Module):
+    """h' = .95 h + .05 tanh(x win + h w), y = h' wout; the cue's weights `win` start at zero unless `deaf` is false."""
+
+    def __init__(self, seed, *, deaf=True):
+        super().__init__()
+        first, second, third = jax.random.split(jax.random.key(seed), 3)
+        self.win = brainstate.ParamState(jax.random.normal(third, (1, MEMORY_UNITS)) * (not deaf))
+        self.w = brainstate.ParamState(jax.random.normal(first, (MEMORY_UNITS, MEMORY_UNITS)) / MEMORY_UNITS**0.5)
+        self.wout = brainstate.ParamState(jax.random.normal(second, (MEMORY_UNITS, 1)) / MEMORY_UNITS**0.5)
+
+    def init_state(self, batch_size=None, **kwargs):
+        self.h = brainstate.HiddenState(jnp.zeros((batch_size, MEMORY_UNITS)))
+
+    def update(self, x):
+        self.h.value = 0.95 * self.h.value + 0.05 * jnp.tanh(x @ self.win.value + self.h.value @ self.w.value)
         return self.h.value @ self.wout.value
 
 

@@ -1,6 +1,5 @@
 """A synthesiser and its signature survive a file; a damaged or foreign file is refused."""
 
-import etrace_engines as ee
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,6 +7,7 @@ from dni_oracles import WINDOW, make_learner, sequence, squares
 from safetensors.numpy import save_file
 
 import dni_synth
+import etrace_engines as ee
 
 
 def make(synthesizer, seed=0):

@@ -147,7 +147,7 @@ def test_conv_equals_a_sum_over_the_window():
 
 
 def test_conv_on_a_flat_group_says_what_to_use():
-    with pytest.raises(ValueError, match="group 'h' is flat.*`Affine"):
+    with pytest.raises(ValueError, match=r"group 'h' is flat.*`Affine"):
         dni_synth.Conv().init({"h": FLAT}, 0, KEY)
 
 

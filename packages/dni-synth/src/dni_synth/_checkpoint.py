@@ -101,7 +101,7 @@ def load_synthesizer(learner: Any, path: str | os.PathLike[str]) -> None:
 
 def stored_states(injection: Injection) -> dict[str, brainstate.State]:
     """Return the states that a file holds, by name."""
-    statistics = getattr(injection.synthesizer, "statistics_dict", dict)()
+    statistics: dict[str, brainstate.State] = getattr(injection.synthesizer, "statistics_dict", dict)()
     return {**injection.synthesizer.states_dict(), **statistics, "calls": injection.calls}
 
 

@@ -26,7 +26,7 @@ from ._synthesisers.zero import Zero
 from ._window import Boundary, Injection, Schedule, warn_uncovered
 
 
-class DNI(ee.ParamDimVjpAlgorithm):  # type: ignore[misc]  # the base comes from a package checked on its own
+class DNI(ee.ParamDimVjpAlgorithm):
     r"""Learn in windows, with a synthetic gradient for everything that follows a window.
 
     For a window from step a to b with loss L and exit state h^b the gradient of a *plain* parameter p is
@@ -208,13 +208,15 @@ class DNI(ee.ParamDimVjpAlgorithm):  # type: ignore[misc]  # the base comes from
         self.exit_estimator_other = injection.estimate_other if injection.kinds[1] else None
         warn_uncovered(injection, self)
 
-    def update(self, *inputs: Any) -> Any:
+    def update(self, *args: Any, modulator: None = None) -> Any:
         """Run one step or one window.
 
         Parameters
         ----------
-        *inputs : array or MultiStepData
+        *args : array or MultiStepData
             Inputs of one step, or of a window of steps.
+        modulator : None
+            Of other learning signals; there is none here.
 
         Returns
         -------
@@ -223,13 +225,13 @@ class DNI(ee.ParamDimVjpAlgorithm):  # type: ignore[misc]  # the base comes from
         """
         injection = self.injection
         if injection is None:
-            return super().update(*inputs)
+            return super().update(*args, modulator=modulator)
         if injection.answer is not None:
             return injection.answer[0]
-        steps = window_length(inputs)
+        steps = window_length(args)
         if injection.recorded is None:
             check_direct_use(injection, steps or 1, self.check)
-        outputs = super().update(*inputs)
+        outputs = super().update(*args, modulator=modulator)
         injection.note_outputs(outputs, windowed=steps is not None)
         return outputs
 
@@ -265,7 +267,7 @@ class DNI(ee.ParamDimVjpAlgorithm):  # type: ignore[misc]  # the base comes from
         with injection.at(Boundary(context, live)):
             yield
 
-    def etrace_grad(
+    def etrace_grad(  # type: ignore[override]  # windows always carry the trace as a whole: no `trace_update`
         self,
         *sequences: Any,
         step_fn: Callable[..., Any],

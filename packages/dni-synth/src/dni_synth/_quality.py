@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ._fit.joint import joint_gradient
+from ._fit.regression import masked_targets
 from ._fit.separate import attached
 from ._groups import Path
 from ._sequence import ContextFn, Windows, cut
@@ -66,12 +66,17 @@ class DNIReport:
         The same without the synthesiser.
     verdict : {'helps', 'neutral', 'harmful'}
         Whether the first exceeds the second by more than 0.01, or falls below it by more.
+    estimates, gradients : dict of str to ndarray, shape (boundaries, *batch, *positions, features)
+        For each group the estimates and the true gradients at all boundaries between windows, zero where an episode
+        has ended.
     """
 
     boundaries: tuple[BoundaryQuality, ...]
     cosine: float
     truncated_cosine: float
     verdict: Verdict
+    estimates: dict[str, np.ndarray] = field(repr=False)
+    gradients: dict[str, np.ndarray] = field(repr=False)
 
     def __str__(self) -> str:
         width = max((len(row.group) for row in self.boundaries), default=5)
@@ -87,7 +92,7 @@ class DNIReport:
         return "\n".join(lines)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw R2, cosine and norm ratio against the boundary.
+        """Draw R2, cosine and norm ratio against the boundary, and estimates against true gradients.
 
         Parameters
         ----------
@@ -103,12 +108,17 @@ class DNIReport:
             from matplotlib.figure import Figure
         except ImportError as error:
             raise ImportError('`plot` needs matplotlib: pip install "dni-synth[plot]".') from error
-        figure = Figure(figsize=(9, 3), layout="constrained")
-        for axes, name in zip(figure.subplots(1, 3), ("r2", "cosine", "norm_ratio"), strict=True):
+        figure = Figure(figsize=(12, 3), layout="constrained")
+        *curves, scatter = figure.subplots(1, 4)
+        for axes, name in zip(curves, ("r2", "cosine", "norm_ratio"), strict=True):
             for group in dict.fromkeys(row.group for row in self.boundaries):
                 rows = [row for row in self.boundaries if row.group == group]
                 axes.plot([row.boundary for row in rows], [getattr(row, name) for row in rows], "o-", label=group)
             axes.set(xlabel="boundary", title=name.replace("_", " "))
+        for group, estimate in self.estimates.items():
+            scatter.plot(np.ravel(self.gradients[group]), np.ravel(estimate), ".", markersize=2, label=group)
+        scatter.axline((0, 0), slope=1, color="gray", linewidth=0.8)
+        scatter.set(xlabel="true gradient", ylabel="estimate", title="estimates")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside right")
         figure.savefig(path)
 
@@ -163,11 +173,14 @@ def dni_report(
     truth = lambda_targets(learner, windows, 1.0)
     used, truncated, exact = (gradient(learner, windows, kind) for kind in ("use", "off", "exact"))
     cosine, truncated_cosine = compare(used, truncated, exact)
+    live, estimates, gradients = estimates_and_truth(injection, truth)
     return DNIReport(
-        boundaries=tuple(boundary_rows(injection, truth)),
+        boundaries=tuple(boundary_rows(live, estimates, gradients)),
         cosine=cosine,
         truncated_cosine=truncated_cosine,
         verdict=verdict_of(cosine - truncated_cosine),
+        estimates=estimates,
+        gradients=gradients,
     )
 
 
@@ -199,7 +212,9 @@ def compare(
 ) -> tuple[float, float]:
     """Return both cosines with the exact gradient, over the parameters that truncation gets wrong."""
     wrong = [
-        path for path, g in exact.items() if np.linalg.norm(truncated[path] - g) > EQUAL * max(np.linalg.norm(g), 1e-30)
+        path
+        for path, g in exact.items()
+        if np.linalg.norm(truncated[path] - g) > EQUAL * max(float(np.linalg.norm(g)), 1e-30)
     ]
     if not wrong:
         return 1.0, 1.0
@@ -213,27 +228,32 @@ def cosine_of(first: np.ndarray, second: np.ndarray) -> float:
     return float(np.vdot(first, second)) / norms if norms else 0.0
 
 
-def boundary_rows(injection: Injection, truth: Targets) -> list[BoundaryQuality]:
+def estimates_and_truth(
+    injection: Injection, truth: Targets
+) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the live mask, the estimates and the true gradients at the boundaries between windows."""
+    boundary = Boundary(truth.records["context"] if injection.context_dim else None, truth.records["live"])
+    estimates = injection.predict(injection.params(), truth.entries, boundary)
+    gradients = masked_targets(injection, truth.gradients, boundary)
+    between = lambda values: {name: np.asarray(value)[1:] for name, value in values.items()}
+    return np.asarray(truth.records["live"])[1:], between(estimates), between(gradients)
+
+
+def boundary_rows(
+    live: np.ndarray, estimates: dict[str, np.ndarray], gradients: dict[str, np.ndarray]
+) -> list[BoundaryQuality]:
     """Return one row for each boundary that something follows, and group."""
-    context = truth.records["context"] if injection.context_dim else None
-    live = truth.records["live"]
-    estimates = injection.predict(injection.params(), truth.entries, Boundary(context, live))
-    targets = injection.gather(truth.gradients)
     rows = []
-    for entry in range(live.shape[0]):
-        alive = np.asarray(live[entry]) > 0
-        if not alive.any():
-            continue
-        for name, target in targets.items():
-            estimate, true = np.asarray(estimates[name][entry])[alive], np.asarray(target[entry])[alive]
-            rows.append(quality(entry - 1, name, estimate, true))
+    for boundary, alive in enumerate(live > 0):
+        if alive.any():
+            rows += [quality(boundary, name, estimates[name][boundary], g[boundary]) for name, g in gradients.items()]
     return rows
 
 
 def quality(boundary: int, group: str, estimate: np.ndarray, target: np.ndarray) -> BoundaryQuality:
     """Return how well one estimate matches one true gradient."""
     size = float(np.linalg.norm(target))
-    missing = float(jnp.linalg.norm(jnp.ravel(estimate - target)))
+    missing = float(np.linalg.norm(estimate - target))
     return BoundaryQuality(
         boundary=boundary,
         group=group,

@@ -186,4 +186,5 @@ def fit_epoch(learner: Any, windows: Windows, regressor: Regressor, *, reset: bo
     final = injection.values()
     nothing = jax.tree.map(jnp.zeros_like, final)
     last = regress(injection, regressor, final, boundary, nothing)
-    return (jnp.sum(errors) + last) / (errors.shape[0] + 1)
+    mean: jax.Array = (jnp.sum(errors) + last) / (errors.shape[0] + 1)
+    return mean

@@ -64,7 +64,8 @@ class Critic(AbstractSynthesizer):
         self, params: Mapping[str, jax.Array], hiddens: Mapping[str, jax.Array], context: jax.Array | None
     ) -> dict[str, jax.Array]:
         """Return the gradient of the potential with respect to each group."""
-        return jax.grad(lambda values: self.potential(params, values, context))(dict(hiddens))
+        gradient: dict[str, jax.Array] = jax.grad(lambda values: self.potential(params, values, context))(dict(hiddens))
+        return gradient
 
     def potential(
         self, params: Mapping[str, jax.Array], hiddens: Mapping[str, jax.Array], context: jax.Array | None
