@@ -124,7 +124,7 @@ def call_gradients(learner, xs, targets):
 
 
 class Net(brainstate.nn.Module):
-    """A model from shapes of parameters and hidden states and a function (params, hidden, x) -> (new hidden, output)."""
+    """A model from shapes of parameters and hidden states and (params, hidden, x) -> (new hidden, output)."""
 
     def __init__(self, params, hidden, advance):
         super().__init__()

@@ -5,8 +5,8 @@ The rules are spelled out in NumPy, for one sample of a cell whose output is a h
     advance(params, h, x, mixed, cut, tap) -> new h,    h of shape (states, units),
 
 that reads `mixed` in place of h wherever positions are joined, passes through `cut` what one parameter operation makes
-and another joins, and every product through ``tap(name, carrier, y)``. Jacobians come from complex steps: the derivative
-of f at x is Im f(x + i s) / s, exact to rounding for s = 1e-30; and what takes the real part only is a constant.
+and another joins, and every product through ``tap(name, carrier, y)``. Jacobians come from complex steps: f' at x is
+Im f(x + i s) / s, exact to rounding for s = 1e-30; and what takes the real part only is a constant.
 """
 
 from dataclasses import dataclass
@@ -78,12 +78,6 @@ def bptt(model, xs, targets, *, window=None, loss=squared, wrt="params"):
 
     argnum = 0 if wrt == "params" else 1
     return jax.grad(total, argnum, allow_int=True)(model.params, model.state)
-
-
-def finite_difference(f, params, direction, size=1e-5):
-    """Return the derivative of f along a direction, by central differences (error of order size squared)."""
-    at = lambda step: f(jax.tree.map(lambda p, d: p + step * d, params, direction))
-    return (at(size) - at(-size)) / (2 * size)
 
 
 # ---- cells, as pure functions of NumPy arrays

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from engine_models import BATCH, INPUTS, STEPS, UNITS, Net, cell_of, data, make, normal, sequence_gradient
+from engine_models import BATCH, INPUTS, UNITS, Net, data, make, sequence_gradient
 from engine_oracles import Cell, bptt, relative_error, rule_gradient
 
 import etrace_config
@@ -129,7 +129,6 @@ def test_unsaturated_order_keeps_what_lies_within_its_steps(order):
 
 @pytest.mark.slow
 def test_order_one_is_coupled():
-    xs, targets = data()
-    learner, _ = make("lstm", etrace_config.snap(1), xs[0])
+    learner, _ = make("lstm", etrace_config.snap(1), data()[0][0])
 
     assert learner.config == etrace_config.ostl_recurrent()
