@@ -52,8 +52,8 @@ def test_states_that_are_coupled_position_by_position_form_one_group():
     learner.attach(dni_synth.Affine())
 
     assert {name: s.value.shape for name, s in learner.synthesizer.states_dict().items()} == {
-        "c+h/weight": (8, 8),
-        "c+h/bias": (8,),
+        "h+c/weight": (8, 8),
+        "h+c/bias": (8,),
     }
 
 
@@ -83,7 +83,7 @@ def test_a_synthesiser_of_another_learner_is_refused_with_both_sides():
 
 
 def treatments(**options):
-    return {row.path[-1]: row.treatment for row in make_learner(traced=None, **options).report().rows}
+    return {row.parameter: row.treatment for row in make_learner(traced=None, **options).report().rows}
 
 
 def test_synthetic_credit_drops_the_trace_of_a_parameter():

@@ -211,11 +211,8 @@ def compare(
     used: dict[Path, np.ndarray], truncated: dict[Path, np.ndarray], exact: dict[Path, np.ndarray]
 ) -> tuple[float, float]:
     """Return both cosines with the exact gradient, over the parameters that truncation gets wrong."""
-    wrong = [
-        path
-        for path, g in exact.items()
-        if np.linalg.norm(truncated[path] - g) > EQUAL * max(float(np.linalg.norm(g)), 1e-30)
-    ]
+    error = {path: float(np.linalg.norm(truncated[path] - g)) for path, g in exact.items()}
+    wrong = [path for path, g in exact.items() if error[path] > EQUAL * float(np.linalg.norm(g))]
     if not wrong:
         return 1.0, 1.0
     first, second, truth = (np.concatenate([g[path] for path in wrong]) for g in (used, truncated, exact))
