@@ -121,7 +121,7 @@ def test_rosenbrock_problems_from_far_starts_are_solved(dtype):
     generator = torch.Generator().manual_seed(0)
     start = ((torch.rand(32, 2, generator=generator, dtype=torch.float64) - 0.5) * 100).to(dtype)
 
-    x, _ = minimize(rosenbrock_gradient, start, 1500, rate=0.7, max_step=1.0)
+    x, _ = minimize(rosenbrock_gradient, start, 800, rate=0.7, max_step=1.0)
 
     assert torch.isfinite(x).all()
     solved = rosenbrock(x) < (1e-12 if dtype == torch.float64 else 1e-6)

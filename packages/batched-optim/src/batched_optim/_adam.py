@@ -40,7 +40,9 @@ class BatchedAdam(EnsembleOptimizer):
         Decay rates b1, b2 of the moment estimates, in [0, 1). Default (0.9, 0.999).
     eps : float
         Added to sqrt(v_hat) in the denominator, in [0, inf). Default 1e-8.
-    clip_value, clip_norm, shared_param_lr_multiplier
+    clip_value, clip_norm : float or None
+        See `BaseOptimizer`.
+    shared_param_lr_multiplier : float, in [0, inf)
         See `BaseOptimizer`.
     **options
         The keywords of `BaseOptimizer`: `clip_scope`, `maximize`, `inactive`, `nonfinite`, `compile`, `process_group`.

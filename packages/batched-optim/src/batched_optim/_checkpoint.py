@@ -100,6 +100,7 @@ def save(
     0.1
     """
     path = Path(path)
+    _name(optimizer)
     if optimizer.process_group is not None:
         if shards is not None:
             raise ValueError("`shards` cannot be chosen where members are divided over ranks; each rank writes one.")

@@ -42,7 +42,9 @@ class BatchedLBFGS(EnsembleOptimizer):
         Learning rate, in [0, inf); 1 is the quasi-Newton step.
     history_size : int
         Correction pairs kept per member, at least 1. Default 10.
-    clip_value, clip_norm, shared_param_lr_multiplier
+    clip_value, clip_norm : float or None
+        See `BaseOptimizer`.
+    shared_param_lr_multiplier : float, in [0, inf)
         See `BaseOptimizer`.
     max_step : float or None
         Cap on the norm of one member's update of one parameter tensor, in parameter units (a crude trust region);

@@ -42,7 +42,9 @@ class BatchedSGD(EnsembleOptimizer):
         L2 penalty added to the gradient (coupled, not decoupled), in [0, inf). Default 0.
     nesterov : bool
         Use the Nesterov form of the update. Default True.
-    clip_value, clip_norm, shared_param_lr_multiplier
+    clip_value, clip_norm : float or None
+        See `BaseOptimizer`.
+    shared_param_lr_multiplier : float, in [0, inf)
         See `BaseOptimizer`.
     **options
         The keywords of `BaseOptimizer`: `clip_scope`, `maximize`, `inactive`, `nonfinite`, `compile`, `process_group`.
