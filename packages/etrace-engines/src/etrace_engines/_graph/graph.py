@@ -28,12 +28,13 @@ class Target:
     """What one trace follows: the influence of a traced relation on a hidden group.
 
     `slots` has shape (slots, *output shape) and holds flat positions in the group, -1 where there is none;
-    None stands for the identity.
+    None stands for the identity. `leads_with_batch` says that row b of the output belongs to batch element b.
     """
 
     relation: int
     group: int
     slots: np.ndarray | None
+    leads_with_batch: bool = True
 
 
 @dataclass(frozen=True)
@@ -147,15 +148,17 @@ def _find_targets(graph: Graph, inputs: Inputs, follow: Follow) -> list[Target]:
         identity = equations if follow == "reach" else set() if group.joint else set(filter(is_plain, equations))
         slots = _probe(graph, inputs, group, equations - identity, weights) if equations - identity else {}
         for i, relation in enumerate(graph.traced):
-            if relation.equation in identity or relation.equation in slots:
-                found.append(Target(i, group.index, slots.get(relation.equation)))
+            if relation.equation in identity:
+                found.append(Target(i, group.index, None))
+            elif relation.equation in slots:
+                found.append(Target(i, group.index, *slots[relation.equation]))
     return found
 
 
 def _probe(
     graph: Graph, inputs: Inputs, group: HiddenGroup, equations: set[int], weights: Sequence[Array]
-) -> dict[int, np.ndarray]:
-    """Probe position maps: by batch row where the outputs lead with the batch, else over all of it."""
+) -> dict[int, tuple[np.ndarray, bool]]:
+    """Probe position maps, and whether they were found by batch row or over the whole batch."""
     plan = make_plan(graph.step, graph.groups, [False] * len(graph.step.hidden), {}, with_outputs=False)
     eqns = graph.step.closed.jaxpr.eqns
     shapes = {e: eqns[e].outvars[0].aval for e in equations}
@@ -172,12 +175,11 @@ def _probe(
         ).computed
         return [computed[m] for m in group.members]
 
-    by_row = {
-        e: tap for e, tap in taps.items() if group.batch_size is not None and tap.shape[:1] == (group.batch_size,)
-    }
-    rest = {e: tap for e, tap in taps.items() if e not in by_row}
-    slots = reach(taps_to_states, by_row, group, weights) if by_row else {}
-    return slots | (reach(taps_to_states, rest, replace(group, batch_size=None), weights) if rest else {})
+    found = reach(taps_to_states, taps, group, weights)
+    rest = {e: taps[e] for e, slots in found.items() if slots is None}
+    over_all = reach(taps_to_states, rest, replace(group, batch_size=None), weights) if rest else {}
+    positions = {e: (slots, True) for e, slots in found.items() if slots is not None}
+    return positions | {e: (slots, False) for e, slots in over_all.items() if slots is not None}
 
 
 def current_inputs(step: StepFunction, args: Sequence[Any]) -> Inputs:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -153,7 +152,7 @@ def reach(
     taps: dict[int, Any],
     group: HiddenGroup,
     weights: Sequence[Array],
-) -> dict[int, np.ndarray]:
+) -> dict[int, np.ndarray | None]:
     """Probe the maps N(q) of relations into one group, all at once.
 
     Parameters
@@ -161,37 +160,43 @@ def reach(
     taps_to_states : callable
         From taps to the new states of the group.
     taps : dict of equation number to array
-        A tap of the output's shape for each relation; with a batch axis first, unless the group has none.
+        A tap of the output's shape for each relation.
 
     Returns
     -------
-    dict of equation number to array of int, shape (slots, *output shape)
+    dict of equation number to array of int, shape (slots, *output shape), or None
         Flat positions in the group, batch included, -1 where an element reaches fewer; no entry where nothing is
-        reached.
+        reached. None where the output does not lead with the group's batch axis, whatever the axis' size: probe it
+        again with a group that has none.
     """
     batch = group.batch_size
-    first = taps if batch is None else {e: t[0] for e, t in taps.items()}
 
-    def rows_of(first: dict[int, Array]) -> Array:
-        full = first if batch is None else {e: jnp.zeros_like(taps[e]).at[0].set(t) for e, t in first.items()}
-        rows = group.rows(taps_to_states(full))
+    def first_row(taps: dict[int, Array]) -> Array:
+        rows = group.rows(taps_to_states(taps))
         return (rows if batch is None else rows[:, 0]).ravel()
 
-    patterns = dict(zip(sorted(first), structural_pattern(rows_of, first, weights), strict=True))
-    found: dict[int, np.ndarray] = {}
+    patterns = dict(zip(sorted(taps), structural_pattern(first_row, taps, weights), strict=True))
+    found: dict[int, np.ndarray | None] = {}
     for equation, pattern in patterns.items():
+        shape = taps[equation].shape
         by_position: np.ndarray = np.any(pattern.reshape(group.num_states, -1, pattern.shape[1]), axis=0)
-        if by_position.any():
-            found[equation] = _all_rows(to_slots(by_position).reshape(-1, *first[equation].shape), group)
+        if not by_position.any():
+            continue
+        if batch is None:
+            found[equation] = to_slots(by_position).reshape(-1, *shape)
+            continue
+        by_row = by_position.reshape(by_position.shape[0], batch, -1) if shape[:1] == (batch,) else None
+        leads = by_row is not None and not by_row[:, 1:].any()
+        own = None if by_row is None else to_slots(by_row[:, 0]).reshape(-1, *shape[1:])
+        found[equation] = _all_rows(own, group) if leads and own is not None else None
     return found
 
 
 def _all_rows(slots: np.ndarray, group: HiddenGroup) -> np.ndarray:
     """Repeat slots found within batch row 0 for every row."""
-    if group.batch_size is None:
-        return slots
-    width = group.num_positions // group.batch_size
-    return np.stack([np.where(slots >= 0, slots + b * width, -1) for b in range(group.batch_size)], axis=1)
+    batch = group.batch_size or 1
+    width = group.num_positions // batch
+    return np.stack([np.where(slots >= 0, slots + b * width, -1) for b in range(batch)], axis=1)
 
 
 def to_slots(pattern: np.ndarray) -> np.ndarray:

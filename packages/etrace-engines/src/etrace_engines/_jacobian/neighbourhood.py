@@ -42,9 +42,13 @@ def neighbour_slots(transition: Transition, inputs: Inputs, order: int) -> list[
 
 
 def _row_group(graph: Graph, group: HiddenGroup) -> HiddenGroup:
-    shapes = [graph.output_shape(t) for t in graph.targets if t.group == group.index]
-    by_row = group.batch_size is not None and all(shape[:1] == (group.batch_size,) for shape in shapes)
-    return group if by_row or group.batch_size is None else replace(group, batch_size=None)
+    by_row = all(t.leads_with_batch for t in graph.targets if t.group == group.index)
+    if group.joint and not by_row:
+        raise ValueError(
+            "`hidden_groups='joint'` needs parameter operations whose outputs lead with the batch axis; use 'auto', or compile "
+            "without `batch_size` and map the learner over the batch."
+        )
+    return group if by_row else replace(group, batch_size=None)
 
 
 def _transition_pattern(transition: Transition, inputs: Inputs, group: HiddenGroup) -> np.ndarray:
