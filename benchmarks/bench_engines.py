@@ -1,4 +1,4 @@
-"""Gradients of whole sequences: ours, braintrace's, and backpropagation through time, in one process on the same weights.
+"""Gradients of whole sequences: ours, braintrace's, and backpropagation through time, side by side.
 
 Run it with ``nox -s bench -- engines``. Rounds are interleaved, numbers are medians of same-round ratios, compile time
 stands apart, and every contender gives the gradients of all parameters, readout included. braintrace is left out where

@@ -45,8 +45,7 @@ def _row_group(graph: Graph, group: HiddenGroup) -> HiddenGroup:
     by_row = all(t.leads_with_batch for t in graph.targets if t.group == group.index)
     if group.joint and not by_row:
         raise ValueError(
-            "`hidden_groups='joint'` needs parameter operations whose outputs lead with the batch axis; use 'auto', or compile "
-            "without `batch_size` and map the learner over the batch."
+            "`hidden_groups='joint'` needs parameter operations whose outputs lead with the batch axis; use 'auto'."
         )
     return group if by_row else replace(group, batch_size=None)
 
