@@ -43,6 +43,7 @@ def test_parameters_statistics_and_signature_come_back(fitted, path):
     assert float(jnp.abs(learner.synthesizer.states_dict()["h/weight"].value).max()) > 0
 
 
+@pytest.mark.slow
 def test_a_loaded_signature_still_checks_the_loss(path):
     learner = make(dni_synth.Normalized(dni_synth.Affine()))
     dni_synth.load_synthesizer(learner, path)

@@ -56,6 +56,7 @@ def train(seed, synth, *, steps=400, window=WINDOW, prefit=0, label=1):
     return np.asarray(losses), learner
 
 
+@pytest.mark.slow
 def test_truncation_stays_at_chance_and_never_moves_the_cue_weights():
     losses, learner = train(0, "off", steps=300)
 
@@ -63,7 +64,8 @@ def test_truncation_stays_at_chance_and_never_moves_the_cue_weights():
     np.testing.assert_array_equal(learner.param_states[("win",)].value, np.zeros((1, 8)))
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_joint_fit_with_the_label_solves_it(seed):
     losses, _ = train(seed, "fit")
 

@@ -106,6 +106,7 @@ def test_gradients_errors_and_weights_equal_an_independent_loop():
     check(found, errors, learner, reference_joint(sequence()))
 
 
+@pytest.mark.slow
 def test_inside_jit_equals_eager():
     learner = attached()
 
@@ -127,6 +128,7 @@ def fit_traced(learner, xs):
     return found, jnp.stack(errors)
 
 
+@pytest.mark.slow
 def test_done_masks_end_episodes_in_use_and_in_the_fit():
     done = jnp.zeros((TIME // WINDOW, BATCH), bool).at[1, 0].set(True).at[2].set(True).at[-1].set(True)
     learner = attached()
@@ -159,6 +161,7 @@ def reference_joint_with_dead_boundary(done):
     return total, errors, fitted
 
 
+@pytest.mark.slow
 def test_the_schedule_scales_the_injection_while_fitting():
     schedule = dni_synth.Schedule(warmup=1, ramp=2)
     learner = attached(schedule=schedule)
@@ -168,6 +171,7 @@ def test_the_schedule_scales_the_injection_while_fitting():
     check(found, errors, learner, reference_joint(sequence(), scale=lambda call: (0.0, 0.5)[call]))
 
 
+@pytest.mark.slow
 def test_a_frozen_synthesiser_stays():
     learner = attached(schedule=dni_synth.Schedule(freeze=1))
     fit(learner, sequence(), calls=1)
@@ -186,6 +190,7 @@ def test_a_negative_schedule_is_refused(values):
         dni_synth.Schedule(**values)
 
 
+@pytest.mark.slow
 def test_a_stream_fits_across_calls():
     xs = sequence()
     whole, parts = attached(), attached()
@@ -200,6 +205,7 @@ def test_a_stream_fits_across_calls():
     assert np.abs(weights(whole)[0]).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_an_optimizer_given_to_attach_fits():
     optimizer = braintools.optim.Adam(1e-2)
     learner = make_learner()
@@ -222,6 +228,7 @@ def labelled_losses(learner):
     return lambda xs, labels: step(xs) * labels[:, 0, 0]
 
 
+@pytest.mark.slow
 def test_the_context_reaches_the_synthesiser_at_the_exit_it_belongs_to():
     xs = sequence()
     context = jnp.arange(TIME, dtype=float)[:, None, None] * jnp.ones((TIME, BATCH, 1))
@@ -248,6 +255,7 @@ def test_a_missing_context_is_named():
         learner.etrace_grad(sequence(), step_fn=window_losses(learner), **OPTIONS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 @pytest.mark.parametrize("loss_output", ["per_step", "masked", "scalar"])
 def test_the_result_has_the_form_of_the_engines(reduction, loss_output):
@@ -290,6 +298,7 @@ def test_a_fit_without_a_synthesiser_is_refused():
         learner.etrace_grad(sequence(), step_fn=window_losses(learner), synth="fit", **OPTIONS)
 
 
+@pytest.mark.slow
 def test_without_a_fit_the_gradient_is_truncated():
     learner = attached()
 

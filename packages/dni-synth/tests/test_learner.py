@@ -94,6 +94,7 @@ def test_synthetic_credit_drops_the_trace_of_a_parameter():
     assert (mixed["w"], mixed["win"]) == ("in-step", "traced")
 
 
+@pytest.mark.slow
 def test_only_parameters_of_synthetic_credit_get_the_estimate():
     def gradient(synthesizer):
         learner = make_learner(traced=None, credit={("w",): "synthetic"})
@@ -106,6 +107,7 @@ def test_only_parameters_of_synthetic_credit_get_the_estimate():
     np.testing.assert_array_equal(found["win"], without["win"])
 
 
+@pytest.mark.slow
 def test_a_window_in_a_boundary_block_sees_its_context_and_its_end():
     learner = make_learner()
     learner.attach(Constant())
@@ -122,6 +124,7 @@ def test_a_window_in_a_boundary_block_sees_its_context_and_its_end():
     assert np.abs(ended - going).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_resetting_forgets_the_last_boundary():
     learner = make_learner()
     learner.attach(dni_synth.Affine())

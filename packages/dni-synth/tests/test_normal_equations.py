@@ -61,6 +61,7 @@ def test_ridge_equals_the_normal_equations():
     assert float(error) < 0.5 * np.mean(targets**2)
 
 
+@pytest.mark.slow
 def test_ridge_leaves_out_ended_elements():
     learner = attached()
     done = np.zeros((TIME // WINDOW, BATCH), bool)
@@ -75,6 +76,7 @@ def test_ridge_leaves_out_ended_elements():
     np.testing.assert_allclose(solution(learner), expected, atol=1e-3 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forgetting", [1.0, 0.8])
 def test_recursive_least_squares_equals_the_weighted_ridge(forgetting):
     learner = attached(dni_synth.RecursiveLeastSquares(forgetting, RHO))
@@ -89,6 +91,7 @@ def test_recursive_least_squares_equals_the_weighted_ridge(forgetting):
     np.testing.assert_allclose(solution(learner), expected, atol=1e-3 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 def test_a_context_multiplies_the_features():
     labels = jnp.ones((TIME, BATCH, 1)).at[:, 0].set(-1.0)
     learner = make_learner()

@@ -49,6 +49,7 @@ def report_of(synthesizer, context_dim=0, exact=None, **options):
     return dni_synth.dni_report(learner, *sequences, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("context_dim", "verdict"), [(0, "harmful"), (3, "helps")], ids=["h alone", "label and time"])
 def test_on_the_labelled_task_only_the_conditional_map_helps(context_dim, verdict):
     learner = ee.compile(Memory(1, deaf=False), dni_synth.DNI, jnp.zeros((32, 1)), batch_size=32, traced=())
@@ -79,6 +80,7 @@ def test_the_exact_estimate_has_cosine_one():
     np.testing.assert_allclose(report.gradients["h"], exact[:-1], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_numbers_equal_their_definitions():
     exact = np.asarray(future_gradients(start_params(), sequence())[:-1])
 
@@ -91,6 +93,7 @@ def test_numbers_equal_their_definitions():
         assert row.norm_ratio == pytest.approx(np.linalg.norm(one) / np.linalg.norm(g), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_zero_estimate_is_neutral_and_reports_the_cosine_of_truncation():
     report = report_of(dni_synth.Zero())
 
@@ -102,6 +105,7 @@ def test_a_zero_estimate_is_neutral_and_reports_the_cosine_of_truncation():
     assert report.truncated_cosine == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_states_are_as_before():
     learner = make_learner()
     learner.attach(dni_synth.Affine(scale=1.0))
@@ -112,6 +116,7 @@ def test_states_are_as_before():
     np.testing.assert_array_equal(learner.hidden_states[("h",)].value, jnp.ones((BATCH, UNITS)))
 
 
+@pytest.mark.slow
 def test_ended_boundaries_have_no_row():
     report = report_of(Constant(), done=jnp.array([True, False, True, True]))
 
@@ -123,6 +128,7 @@ def test_without_a_chunk_size_it_is_refused():
         report_of(Constant(), chunk_size=None)
 
 
+@pytest.mark.slow
 def test_the_plot_is_an_image(tmp_path):
     exact = per_window(jax.random.normal(jax.random.key(0), (TIME // WINDOW, BATCH, UNITS)))
 

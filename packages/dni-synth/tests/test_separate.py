@@ -106,6 +106,7 @@ def test_history_and_weights_equal_an_independent_loop(optimizer, reference, tra
     assert errors[0] > errors[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [1, 4, TIME])
 def test_any_window_length_that_divides_the_sequence(window):
     _, errors = package_fit(chunk_size=window, epochs=2)
@@ -115,6 +116,7 @@ def test_any_window_length_that_divides_the_sequence(window):
     np.testing.assert_allclose(errors, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_without_reset_an_epoch_starts_where_the_last_ended():
     _, errors = package_fit(reset=False)
 
@@ -131,6 +133,7 @@ def test_model_parameters_do_not_move():
         np.testing.assert_array_equal(state.value, start_params()[path[-1]])
 
 
+@pytest.mark.slow
 def test_states_of_the_caller_are_as_before():
     learner = make_learner(traced=None)
     learner(ee.MultiStepData(sequence(2)))
@@ -142,6 +145,7 @@ def test_states_of_the_caller_are_as_before():
         jax.tree.map(np.testing.assert_array_equal, state.value, before[key])
 
 
+@pytest.mark.slow
 def test_the_loss_of_the_caller_is_the_one_that_is_fitted():
     _, errors = package_fit(loss_fn=lambda y: 3 * jnp.sum(y**2), epochs=1, lr=0.0)
     _, once = package_fit(epochs=1, lr=0.0)
@@ -149,6 +153,7 @@ def test_the_loss_of_the_caller_is_the_one_that_is_fitted():
     np.testing.assert_allclose(errors, 9 * np.asarray(once), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_inside_jit_equals_eager():
     learner, errors = package_fit()
     jitted = make_learner()
@@ -163,6 +168,7 @@ def test_inside_jit_equals_eager():
     np.testing.assert_allclose(weights(jitted)["weight"], weights(learner)["weight"], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("time", "epochs"), [(6, 1), (12, 4)])
 def test_one_trace_serves_all_windows_and_epochs(time, epochs):
     calls = []
@@ -180,6 +186,7 @@ def test_one_trace_serves_all_windows_and_epochs(time, epochs):
     assert len(calls) == 1 + 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", [brainstate.nn.GRUCell, brainstate.nn.LSTMCell], ids=lambda cell: cell.__name__)
 def test_after_reset_a_stock_cell_starts_exactly_where_it_first_did(cell):
     brainstate.random.seed(0)
@@ -193,6 +200,7 @@ def test_after_reset_a_stock_cell_starts_exactly_where_it_first_did(cell):
     assert on[0] != on[1]
 
 
+@pytest.mark.slow
 def test_a_step_compiled_before_a_fit_stays_right_after_it():
     learner = make_learner()
     learner.attach(dni_synth.Affine())
@@ -224,6 +232,7 @@ def test_bad_options_are_named(options, match):
         package_fit(**options)
 
 
+@pytest.mark.slow
 def test_the_batch_size_of_the_learner_is_accepted():
     _, errors = package_fit(batch_size=BATCH, epochs=1)
 
@@ -238,6 +247,7 @@ def test_a_synthesiser_with_context_is_sent_to_the_joint_fit():
         dni_synth.train_synthetic_gradient(learner, sequence(), chunk_size=WINDOW)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 3, None], ids=["batch 1", "batch 3", "unbatched"])
 def test_batched_and_unbatched_learners(batch_size):
     batch = () if batch_size is None else (batch_size,)

@@ -51,10 +51,12 @@ def test_the_same_loss_passes(learner):
     use(learner)
 
 
+@pytest.mark.slow
 def test_other_targets_of_the_same_loss_pass(learner):
     use(learner, lambda ys: squares(ys - 0.3))
 
 
+@pytest.mark.slow
 def test_another_loss_is_found_inside_jit(learner):
     step = brainstate.transform.jit(lambda: use(learner, lambda ys: 3 * squares(ys)))
 
@@ -62,6 +64,7 @@ def test_another_loss_is_found_inside_jit(learner):
         step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", ["warn", "off"])
 def test_the_check_of_the_loss_can_be_overridden(learner, check):
     if check == "off":
@@ -71,6 +74,7 @@ def test_the_check_of_the_loss_can_be_overridden(learner, check):
         use(learner, lambda ys: 3 * squares(ys), check=check)
 
 
+@pytest.mark.slow
 def test_truncation_is_never_checked(learner):
     use(learner, lambda ys: 3 * squares(ys), synth="off")
 
@@ -80,11 +84,13 @@ def test_another_window_length_is_a_warning_for_a_sum_over_steps(learner):
         use(learner, chunk_size=4)
 
 
+@pytest.mark.slow
 def test_another_window_length_with_another_loss_is_an_error(learner):
     with pytest.warns(UserWarning, match="windows"), pytest.raises(ValueError, match="cosine"):
         use(learner, lambda ys: 3 * squares(ys), chunk_size=4)
 
 
+@pytest.mark.slow
 def test_another_window_length_is_an_error_for_a_mean_over_steps():
     learner = fitted(loss_fn=lambda ys: jnp.mean(ys**2))
 
@@ -101,6 +107,7 @@ def test_a_direct_call_checks_the_window_length(learner):
         learner(ee.MultiStepData(sequence()[:4]))
 
 
+@pytest.mark.slow
 def test_a_mean_over_another_batch_size_is_an_error(learner):
     small = fitted(loss_fn=lambda ys: jnp.sum(jnp.mean(ys**2, axis=(1, 2))), batch_size=2)
     learner = make_learner()
@@ -111,6 +118,7 @@ def test_a_mean_over_another_batch_size_is_an_error(learner):
         use(learner, lambda ys: jnp.mean(ys**2, axis=(1, 2)))
 
 
+@pytest.mark.slow
 def test_a_sum_over_another_batch_size_passes(learner):
     small = fitted(batch_size=2)
     learner = make_learner()
@@ -120,6 +128,7 @@ def test_a_sum_over_another_batch_size_passes(learner):
     use(learner)
 
 
+@pytest.mark.slow
 def test_moved_parameters_are_a_warning_once():
     learner = fitted()
     learner.param_states[("w",)].value = learner.param_states[("w",)].value * 1.5
@@ -131,6 +140,7 @@ def test_moved_parameters_are_a_warning_once():
     use(learner)
 
 
+@pytest.mark.slow
 def test_the_warning_of_moved_parameters_can_be_switched_off():
     learner = fitted(check="off")
     learner.param_states[("w",)].value = learner.param_states[("w",)].value * 1.5
@@ -140,6 +150,7 @@ def test_the_warning_of_moved_parameters_can_be_switched_off():
         use(learner)
 
 
+@pytest.mark.slow
 def test_a_joint_fit_signs_too():
     learner = make_learner()
     learner.attach(dni_synth.Affine())

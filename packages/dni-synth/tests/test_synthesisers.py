@@ -53,6 +53,7 @@ def test_it_starts_at_zero(case, context_dim):
     assert not np.any(estimate)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context_dim", [0, 2])
 def test_batch_elements_are_independent_and_need_no_batch_axis(case, context_dim):
     synthesizer, shape = case
@@ -66,6 +67,7 @@ def test_batch_elements_are_independent_and_need_no_batch_axis(case, context_dim
     np.testing.assert_allclose(together[1], alone, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_regression_step_from_the_start_moves_the_estimate(case):
     synthesizer, shape = case
     synthesizer.init({"h": shape}, 0, KEY)
@@ -115,6 +117,7 @@ def test_affine_with_a_scale_starts_random():
     assert float(jnp.std(params_of(synthesizer)["h/weight"])) == pytest.approx(0.5 / 20, rel=0.05)
 
 
+@pytest.mark.slow
 def test_low_rank_has_a_jacobian_of_its_rank():
     synthesizer = dni_synth.LowRank(2)
     synthesizer.init({"h": FLAT}, 0, KEY)
@@ -125,6 +128,7 @@ def test_low_rank_has_a_jacobian_of_its_rank():
     assert np.linalg.matrix_rank(jacobian, tol=1e-4) == 2
 
 
+@pytest.mark.slow
 def test_conv_moves_with_its_input():
     synthesizer = dni_synth.Conv()
     synthesizer.init({"h": GRID}, 0, KEY)
@@ -151,6 +155,7 @@ def test_conv_on_a_flat_group_says_what_to_use():
         dni_synth.Conv().init({"h": FLAT}, 0, KEY)
 
 
+@pytest.mark.slow
 def test_a_critic_is_a_gradient_field_over_all_groups():
     synthesizer = dni_synth.Critic(7)
     synthesizer.init({"a": FLAT, "b": FLAT}, 0, KEY)

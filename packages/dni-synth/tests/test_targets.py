@@ -80,6 +80,7 @@ def test_lambda_one_is_the_exact_gradient(learner):
     assert np.abs(targets(learner, 0.0).gradients[("h",)][1:] - exact[:-1]).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_entries_are_the_states_at_the_windows_start(learner):
     found = targets(learner, 1.0).entries[("h",)]
 
@@ -89,6 +90,7 @@ def test_entries_are_the_states_at_the_windows_start(learner):
     np.testing.assert_array_equal(found[0], jnp.zeros_like(found[0]))
 
 
+@pytest.mark.slow
 def test_states_are_as_before(learner):
     learner.hidden_states[("h",)].value = jnp.ones((3, UNITS))
 
@@ -98,6 +100,7 @@ def test_states_are_as_before(learner):
     learner.reset_state()
 
 
+@pytest.mark.slow
 def test_a_done_boundary_cuts_the_targets_before_it(learner):
     done = jnp.array([False, True, False, True])
 
@@ -107,6 +110,7 @@ def test_a_done_boundary_cuts_the_targets_before_it(learner):
     np.testing.assert_allclose(found[1], first[0], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_stream_that_goes_on_ends_with_the_estimate(learner):
     found = targets(learner, 1.0, done=jnp.zeros(TIME // WINDOW, bool)).gradients[("h",)]
 
@@ -115,6 +119,7 @@ def test_a_stream_that_goes_on_ends_with_the_estimate(learner):
     assert np.abs(found[-1] - without[-1]).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "options"), [("mc", {}), ("lambda", {"lam": 0.5})])
 def test_a_joint_fit_can_use_them(target, options):
     learner = make_learner()

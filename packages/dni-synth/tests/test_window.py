@@ -71,6 +71,7 @@ def test_a_live_estimate_moves_no_bit_of_traced_parameters(without):
         np.testing.assert_array_equal(value, without[TRACED][name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_switched_off_a_live_estimate_changes_no_bit(without):
     found = gradient(Constant(), PLAIN, synth="off")
 
@@ -107,6 +108,7 @@ def test_the_estimate_after_the_last_step_is_zero(without):
         assert gap(by_name(found)[name], value) < 1e-5
 
 
+@pytest.mark.slow
 def test_a_stream_that_goes_on_keeps_the_last_estimate():
     learner = make_learner()
     learner.attach(Constant())
@@ -118,6 +120,7 @@ def test_a_stream_that_goes_on_keeps_the_last_estimate():
     assert gap(by_name(found)["win"], bptt(start_params(), sequence())["win"]) > 1e-3
 
 
+@pytest.mark.slow
 def test_scaling_the_loss_does_not_scale_the_injection():
     learner = make_learner()
     learner.attach(Constant())
@@ -136,6 +139,7 @@ def test_scaling_the_loss_does_not_scale_the_injection():
     assert float(jnp.linalg.norm(nothing)) > 1e-2
 
 
+@pytest.mark.slow
 def test_a_window_whose_loss_ignores_the_output_still_gets_the_estimate():
     learner = make_learner()
     learner.attach(Constant())
@@ -149,6 +153,7 @@ def test_a_window_whose_loss_ignores_the_output_still_gets_the_estimate():
     assert float(jnp.linalg.norm(by_name(found)["win"])) > 1e-2
 
 
+@pytest.mark.slow
 def test_only_batch_elements_that_go_on_get_the_estimate():
     done = jnp.zeros((TIME // WINDOW, BATCH), bool).at[:, 0].set(True).at[-1].set(True)
     params, xs = start_params(), sequence()
@@ -170,6 +175,7 @@ def test_only_batch_elements_that_go_on_get_the_estimate():
     assert gap(by_name(found)["w"], bptt(params, alone)["w"]) < 1e-5
 
 
+@pytest.mark.slow
 def test_steps_without_later_weight_end_the_episode_by_themselves():
     learner = make_learner()
     learner.attach(Constant())
@@ -202,6 +208,7 @@ def two_uses_run(params, h, xs, kicks=None):
     return jax.lax.scan(step, h, (xs, kicks))
 
 
+@pytest.mark.slow
 def test_a_parameter_used_both_traced_and_plainly_equals_bptt():
     params, xs = start_params(), sequence()
     learner = make_learner(traced=TRACED, model=TwoUses())
@@ -260,6 +267,7 @@ def filtered_future(params, xs):
     return per_window(by_kick[WINDOW - 1 :: WINDOW])
 
 
+@pytest.mark.slow
 def test_with_carried_states_that_are_not_hidden_the_exact_estimate_equals_bptt():
     params, xs = start_params(), sequence()
     learner = make_learner(model=Filtered(), include_other_states=True)
@@ -278,6 +286,7 @@ def test_with_carried_states_that_are_not_hidden_the_exact_estimate_equals_bptt(
         assert gap(by_name(found)[name], value) < 1e-5, name
 
 
+@pytest.mark.slow
 def test_carried_states_left_out_are_named_and_make_the_gradient_wrong():
     params, xs = start_params(), sequence()
     learner = make_learner(model=Filtered())
