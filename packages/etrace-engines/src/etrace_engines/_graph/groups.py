@@ -35,6 +35,8 @@ class HiddenGroup:
         Shape of each member, batch axis included; equal unless the group is joint.
     joint : bool
         Whether the states lie side by side, as positions of one state, instead of on top of each other.
+    layout_batch : int or None
+        Batch size by which a joint group lays its states out; it stays when `batch_size` is dropped.
     batch_size : int or None
         Size of the leading batch axis; None for an unbatched learner.
     """
@@ -45,6 +47,7 @@ class HiddenGroup:
     shapes: tuple[tuple[int, ...], ...]
     batch_size: int | None
     joint: bool = False
+    layout_batch: int | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -73,16 +76,18 @@ class HiddenGroup:
         """Stack one array per member to shape (states, *shape)."""
         if not self.joint:
             return jnp.stack(arrays)
-        lead = 0 if self.batch_size is None else 1
-        return jnp.concatenate([a.reshape(*a.shape[:lead], -1) for a in arrays], axis=-1)[None]
+        batch = self.layout_batch or 1
+        side_by_side = jnp.concatenate([a.reshape(batch, -1) for a in arrays], axis=-1)
+        return side_by_side.reshape(1, *self.shape)
 
     def unstack(self, rows: Array) -> list[Array]:
         """Undo `rows`."""
         if not self.joint:
             return list(rows)
-        lead = 0 if self.batch_size is None else 1
-        ends = np.cumsum([math.prod(shape[lead:]) for shape in self.shapes])[:-1]
-        return [part.reshape(shape) for part, shape in zip(jnp.split(rows[0], ends, axis=-1), self.shapes, strict=True)]
+        batch = self.layout_batch or 1
+        ends = np.cumsum([math.prod(shape) // batch for shape in self.shapes])[:-1]
+        parts = jnp.split(rows.reshape(batch, -1), ends, axis=-1)
+        return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
 def find_groups(
@@ -94,7 +99,13 @@ def find_groups(
     shape = lambda i: tuple(step.closed.jaxpr.outvars[step.num_outputs + i].aval.shape)
     return tuple(
         HiddenGroup(
-            k, tuple(part), tuple(step.hidden[i].path for i in part), tuple(map(shape, part)), batch_size, joint
+            k,
+            tuple(part),
+            tuple(step.hidden[i].path for i in part),
+            tuple(map(shape, part)),
+            batch_size,
+            joint,
+            batch_size,
         )
         for k, part in enumerate(parts)
     )

@@ -43,10 +43,6 @@ def neighbour_slots(transition: Transition, inputs: Inputs, order: int) -> list[
 
 def _row_group(graph: Graph, group: HiddenGroup) -> HiddenGroup:
     by_row = all(t.leads_with_batch for t in graph.targets if t.group == group.index)
-    if group.joint and not by_row:
-        raise ValueError(
-            "`hidden_groups='joint'` needs parameter operations whose outputs lead with the batch axis; use 'auto'."
-        )
     return group if by_row else replace(group, batch_size=None)
 
 
