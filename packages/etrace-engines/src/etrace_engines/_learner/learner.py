@@ -120,7 +120,9 @@ class StepLearner(brainstate.nn.Module):  # type: ignore[misc]  # brainstate is 
         if not self._signal_is("bootstrapped"):
             return None
 
-        def estimate(hidden: list[Array], other: list[Array]) -> tuple[list[Array], list[Array]]:
+        def estimate(hidden: list[Array], other: list[Array]) -> tuple[list[Array], list[Array]] | None:
+            if self.exit_estimator is None and self.exit_estimator_other is None:
+                return None
             return (
                 exit_cotangents(self.exit_estimator, graph.step.hidden, hidden),
                 exit_cotangents(self.exit_estimator_other, graph.step.other, other),

@@ -16,14 +16,14 @@ from jax import Array
 from .._graph.evaluate import Inputs, evaluate_step
 from .step import Arrays, Result, Rule, _to_groups, observe, to_params
 
-Estimator = Callable[[list[Array], list[Array]], tuple[list[Array], list[Array]]]
+Estimator = Callable[[list[Array], list[Array]], tuple[list[Array], list[Array]] | None]
 
 
 def window(rule: Rule, estimate: Estimator | None = None) -> Callable[[Arrays, Any, Any], Result]:
     """Return the differentiable window ``(arrays, traces, modulator) -> result``, with time leading the arguments.
 
-    `estimate` maps the hidden and other states at exit to cotangents of the loss that comes after the window. They
-    reach plain uses of parameters, arguments and entry states, and no traced use: the trace carries that credit.
+    `estimate` maps the hidden and other states at exit to cotangents of the loss that comes after the window, or None.
+    They reach plain uses of parameters, arguments and entry states, and no traced use: the trace carries that credit.
     """
 
     @jax.custom_vjp
