@@ -2,12 +2,14 @@
 
 import ast
 import importlib
+import inspect
 import re
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from numpydoc.docscrape import ClassDoc
 from numpydoc.validate import validate
 
 ROOT = Path(__file__).parents[1]
@@ -118,11 +120,36 @@ def test_modules_stay_below_400_lines(path):
 
 
 def public_names():
-    """Return the dotted names of all public objects, and of the public methods of classes."""
-    names = [
-        pytest.param(n, marks=[pytest.mark.xfail(reason="no Parameters")] if n in open_gaps else [])
-        for n in public_names()
-    ]
+    """Return the dotted names of all public functions and classes."""
+    found = []
+    for package in sorted(PACKAGES):
+        module = importlib.import_module(import_name(package))
+        items = {name: getattr(module, name) for name in module.__all__}
+        found += [
+            f"{module.__name__}.{name}"
+            for name, item in items.items()
+            if inspect.isroutine(item) or isinstance(item, type)
+        ]
+    return found
+
+
+def undocumented(item):
+    """Return the constructor's parameters that a class describes neither as parameters nor as attributes."""
+    doc = ClassDoc(item)
+    described = {name for entry in (*doc["Parameters"], *doc["Attributes"]) for name in re.split(r",\s*", entry.name)}
+    parameters = [p for p in inspect.signature(item.__init__).parameters.values() if p.name != "self"]
+    return {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)} - described
+
+
+UNDESCRIBED = """
+    D_RTRL OSTLFeedforward OSTLRecurrent ThreeFactor UORO Report
+    IODimVjpAlgorithm ParamDimVjpAlgorithm RandomProjectionVjpAlgorithm
+"""
+open_gaps = {f"etrace_engines.{name}" for name in UNDESCRIBED.split()}
+names = [
+    pytest.param(name, marks=[pytest.mark.xfail(reason="no Parameters")] if name in open_gaps else [])
+    for name in public_names()
+]
 
 
 @pytest.mark.parametrize("name", names)
