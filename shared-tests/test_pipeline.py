@@ -17,7 +17,7 @@ from harness.oracles import relative_error, torch_loop
 
 pytestmark = pytest.mark.usefixtures("double")
 KINDS = {"sgd": batched_optim.BatchedSGD, "adam": batched_optim.BatchedAdam, "lbfgs": batched_optim.BatchedLBFGS}
-OPTIONS = {"sgd": {"momentum": 0.9}}  # alike for torch
+OPTIONS = {"sgd": {"momentum": 0.9, "nesterov": True}}  # alike for torch
 STEPS = 4
 
 

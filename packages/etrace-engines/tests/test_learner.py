@@ -184,10 +184,10 @@ def test_trace_dtype_sets_the_dtype_of_traces():
     xs, targets = data()
     learner, _ = make("leaky", "D_RTRL", xs[0], trace_dtype=jnp.bfloat16)
 
-    coarse = sequence_gradient(learner, xs, targets)
+    coarse = call_gradients(learner, xs, targets)
 
     assert {leaf.dtype for leaf in jax.tree.leaves(learner.trace.value)} == {jnp.dtype(jnp.bfloat16)}
-    fine = sequence_gradient(make("leaky", "D_RTRL", xs[0])[0], xs, targets)
+    fine = call_gradients(make("leaky", "D_RTRL", xs[0])[0], xs, targets)
     assert 1e-5 < relative_error(coarse, fine) < 2e-2
 
 

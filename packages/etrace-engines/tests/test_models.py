@@ -16,7 +16,11 @@ import etrace_engines
 SLOW = pytest.mark.slow
 HIDDEN = {"h": (UNITS,)}
 PLAIN = {"w_in": (INPUTS, UNITS), "w": (UNITS, UNITS)}
-MASK = (np.arange(UNITS)[:, None] - np.arange(UNITS)[None] <= 1).astype(float)
+
+
+def mask_like(w):
+    """Return a mask of connections: none to units that lie two or more below."""
+    return np.tril(np.ones((UNITS, UNITS), w.dtype), 1).T
 
 
 class Row(NamedTuple):
@@ -146,14 +150,14 @@ def net(advance, **shapes):
 IMAGE = (5, 2)
 ZOO = {
     "transformed-weights": recurrent(
-        lambda p, h, x: x @ jax.nn.softplus(p["w_in"]) + h @ (p["w"].T * MASK + jnp.exp(p["u"])),
+        lambda p, h, x: x @ jax.nn.softplus(p["w_in"]) + h @ (p["w"].T * mask_like(p["w"]) + jnp.exp(p["u"])),
         PLAIN | {"u": (UNITS, UNITS)},
         quick=True,
     ),
     "tied": Row(lambda: Net({"w": (UNITS, UNITS)}, HIDDEN, tied)),
     "low-rank": Row(net(weighted_sum, a=(UNITS, 2), b=(2, UNITS))),
     "constant-bias": recurrent(lambda p, h, x: x @ p["w_in"] + h @ p["w"] + 0.3 * jnp.arange(UNITS)),
-    "constant-recurrence": recurrent(lambda p, h, x: x @ p["w_in"] + h @ jnp.asarray(MASK), {"w_in": (INPUTS, UNITS)}),
+    "constant-recurrence": recurrent(lambda p, h, x: x @ p["w_in"] + h @ mask_like(h), {"w_in": (INPUTS, UNITS)}),
     "checkpoint": recurrent(lambda p, h, x: jax.checkpoint(lambda h, w: h @ w)(h, p["w"]) + x @ p["w_in"]),
     "vmap-inside": recurrent(lambda p, h, x: jax.vmap(lambda x, h: x @ p["w_in"] + h @ p["w"])(x, h)),
     "einsum-groups": Row(lambda: Net({"w_in": (INPUTS, 6), "w": (3, 2, 2)}, {"h": (6,)}, grouped), quick=True),
@@ -186,17 +190,7 @@ ZOO = {
         in_step=("gain", "offset"),
     ),
 }
-OPEN_BUGS = {"einsum-as-many-groups-as-samples": "an axis of the batch's size is taken for the batch"}
-
-
-def models(marks=lambda name: ()):
-    """Return the zoo as a parameter `name`; rows that are not quick are slow."""
-    speed = lambda row: [] if row.quick else [SLOW]
-    return pytest.mark.parametrize("name", [pytest.param(n, marks=[*speed(r), *marks(n)]) for n, r in ZOO.items()])
-
-
-every_model = models()
-every_exact_model = models(lambda name: [pytest.mark.xfail(reason=OPEN_BUGS[name])] if name in OPEN_BUGS else [])
+every_model = pytest.mark.parametrize("name", [n if r.quick else pytest.param(n, marks=SLOW) for n, r in ZOO.items()])
 
 
 def compiled(name, **options):
@@ -209,7 +203,7 @@ def compiled(name, **options):
 
 
 @pytest.mark.usefixtures("double")
-@every_exact_model
+@every_model
 def test_exact_rule_meets_bptt_step_by_step(name):
     learner, model, xs, targets = compiled(name)
     learner.reset_state()
@@ -223,7 +217,7 @@ def test_exact_rule_meets_bptt_step_by_step(name):
 
 @pytest.mark.usefixtures("double")
 @pytest.mark.slow
-@every_exact_model
+@every_model
 def test_windows_meet_bptt(name):
     learner, model, xs, targets = compiled(name, vjp_method="multi-step")
     learner.reset_state()

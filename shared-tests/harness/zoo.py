@@ -1,0 +1,98 @@
+"""Models as users write them, with the treatment that each parameter must get and the rule that is exact on them."""
+
+from typing import NamedTuple
+
+import brainpy.state
+import brainstate
+import brainunit
+import jax
+import jax.numpy as jnp
+
+import etrace_config
+
+INPUTS, UNITS = 3, 4
+ms, mA, mS, mV = brainunit.ms, brainunit.mA, brainunit.mS, brainunit.mV
+
+
+class Spiking(brainstate.nn.Module):
+    """A recurrent spiking layer: weights, an exponential synapse as current, and neurons, with physical units."""
+
+    def __init__(self, neuron, **options):
+        super().__init__()
+        self.weights = brainstate.nn.Linear(INPUTS + UNITS, UNITS)
+        self.synapse = brainpy.state.Expon(UNITS, tau=5.0 * ms, g_initializer=brainstate.nn.init.Constant(0.0 * mA))
+        self.neuron = neuron(UNITS, V_initializer=brainstate.nn.init.Constant(0.5 * mV), **options)
+
+    def update(self, x):
+        joined = jnp.concatenate([x, self.neuron.get_spike()], axis=-1)
+        return self.neuron(self.synapse(5.0 * self.weights(joined) * mA) + 3.0 * mA)
+
+
+class ConductanceBased(brainstate.nn.Module):
+    """Excitatory and inhibitory conductances onto one layer of neurons."""
+
+    def __init__(self):
+        super().__init__()
+        make = lambda: brainpy.state.Expon(UNITS, tau=5.0 * ms, g_initializer=brainstate.nn.init.Constant(0.0 * mS))
+        self.excite, self.inhibit = brainstate.nn.Linear(INPUTS, UNITS), brainstate.nn.Linear(UNITS, UNITS)
+        self.g_e, self.g_i = make(), make()
+        self.neuron = brainpy.state.LIF(UNITS, V_initializer=brainstate.nn.init.Constant(0.5 * mV), tau=20.0 * ms)
+
+    def update(self, x):
+        spikes = self.neuron.get_spike()
+        g_e = self.g_e(jax.nn.softplus(self.excite(x)) * mS)
+        g_i = self.g_i(jax.nn.softplus(self.inhibit(spikes)) * mS)
+        v = self.neuron.V.value
+        return self.neuron(g_e * (4.0 * mV - v) + g_i * (-2.0 * mV - v) + 0.5 * brainunit.uA)
+
+
+class Stack(brainstate.nn.Module):
+    """Two recurrent cells and a readout."""
+
+    def __init__(self):
+        super().__init__()
+        self.low, self.high = brainstate.nn.GRUCell(INPUTS, 3), brainstate.nn.LSTMCell(3, UNITS)
+        self.readout = brainstate.nn.Linear(UNITS, 2)
+
+    def update(self, x):
+        return self.readout(self.high(self.low(x)))
+
+
+class Listed(brainstate.nn.Module):
+    """Hidden states in a list, written by hand in jax.numpy."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = brainstate.ParamState(jnp.zeros((INPUTS + UNITS, UNITS)))
+        self.leak = brainstate.ParamState(jnp.zeros(UNITS))
+
+    def init_state(self, batch_size=None, **kwargs):
+        shape = (UNITS,) if batch_size is None else (batch_size, UNITS)
+        make = lambda: brainstate.HiddenState(jnp.zeros(shape, brainstate.environ.dftype()))
+        self.layers = [make(), make()]
+
+    def update(self, x):
+        slow, fast = self.layers
+        leak = jax.nn.sigmoid(self.leak.value)
+        fast.value = jnp.tanh(jnp.concatenate([x, slow.value], -1) @ self.w.value)
+        slow.value = leak * slow.value + (1 - leak) * fast.value
+        return slow.value
+
+
+class Row(NamedTuple):
+    """A model, the parameters that are learned in-step only, and whether its exact rule needs joint groups."""
+
+    build: object
+    in_step: tuple = ()
+    hidden_groups: str = "joint"
+
+
+EXACT = etrace_config.snap(16)  # at and above every diameter of the zoo
+ZOO = {
+    "lif": Row(lambda: Spiking(brainpy.state.LIF)),
+    "alif": Row(lambda: Spiking(brainpy.state.ALIF)),
+    "gif": Row(lambda: Spiking(brainpy.state.Gif)),
+    "conductances": Row(ConductanceBased),
+    "stack": Row(Stack, in_step=("readout.weight",)),
+    "listed": Row(Listed),
+}
