@@ -11,6 +11,7 @@ from jax import Array
 from .._compat import aval
 from .._graph.evaluate import Inputs
 from .._graph.graph import Graph
+from .._jacobian.leak import Leak
 from .._ops import ParameterOperation
 from .._trace.blocks import apply
 
@@ -100,13 +101,13 @@ class AbstractEngine(ABC):
         """Whether `chunk` is there and worth its while."""
         return False
 
-    def blocks(self, local: Any) -> list[Array | float] | None:
+    def blocks(self, local: Any) -> list[Array | Leak] | None:
         """Return the transition per group where ``past(L) = entry(L R)``, which saves a backward pass; else None."""
         return None
 
 
-def apply_blocks(transition: Array | float, rows: Array) -> Array:
+def apply_blocks(transition: Array | Leak, rows: Array) -> Array:
     """Return R h for blocks of shape (S, S, *shape) and rows of shape (S, *shape)."""
-    if isinstance(transition, float):
-        return transition * rows
+    if isinstance(transition, Leak):
+        return transition.value * rows
     return apply(transition[None], rows[None])[0]

@@ -12,6 +12,7 @@ from jax import Array
 from .._graph.evaluate import Inputs
 from .._graph.graph import Graph
 from .._jacobian.dynamics import Dynamics
+from .._jacobian.leak import Leak
 from .._trace.blocks import apply, dot
 from .base import AbstractEngine, apply_blocks
 
@@ -29,7 +30,7 @@ class Local(NamedTuple):
 
     carriers: list[Array]
     influence: list[Array]
-    transition: list[Array | float]
+    transition: list[Array | Leak]
 
 
 class FactorisedEngine(AbstractEngine):
@@ -125,7 +126,7 @@ class FactorisedEngine(AbstractEngine):
         return self.gather(parts)
 
 
-def _apply(transition: Array | float, factor: Array) -> Array:
-    if isinstance(transition, float):
+def _apply(transition: Array | Leak, factor: Array) -> Array:
+    if isinstance(transition, Leak):
         return apply_blocks(transition, factor)
     return apply(transition, factor)

@@ -12,6 +12,7 @@ from jax import Array
 from .._graph.evaluate import Inputs
 from .._graph.graph import Graph
 from .._jacobian.dynamics import Dynamics
+from .._jacobian.leak import Leak
 from .._trace.chunkwise import advance_chunk, backward_in_time
 from .._trace.per_parameter import contract, outer, propagate
 from .base import AbstractEngine
@@ -29,8 +30,8 @@ class Local(NamedTuple):
 
     carriers: list[Array]
     influence: list[Array]
-    transition: list[Array | float]
-    blocks: list[Array | float] | None
+    transition: list[Array | Leak]
+    blocks: list[Array | Leak] | None
 
 
 class PerParameterEngine(AbstractEngine):
@@ -55,7 +56,7 @@ class PerParameterEngine(AbstractEngine):
         return Local(
             self.carriers(operands),
             [self.operation(i).output(x) for i, x in enumerate(local.influence)],
-            [x if isinstance(x, float) else self.operation(i).output(x) for i, x in enumerate(local.transition)],
+            [x if isinstance(x, Leak) else self.operation(i).output(x) for i, x in enumerate(local.transition)],
             local.blocks,
         )
 
@@ -84,7 +85,7 @@ class PerParameterEngine(AbstractEngine):
             met = [e + self.kappa * low for e, low in zip(met, traces.filtered, strict=True)]
         return self._contract(met, signal)
 
-    def blocks(self, local: Local) -> list[Array | float] | None:
+    def blocks(self, local: Local) -> list[Array | Leak] | None:
         """Return the transition per group; a filter needs the signal itself."""
         return local.blocks if self.kappa is None else None
 

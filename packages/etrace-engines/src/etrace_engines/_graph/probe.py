@@ -25,10 +25,9 @@ def structural_pattern(f: Callable[[Any], Array], x: Any, weights: Sequence[Arra
     """Return the Boolean pattern of df/dx, shape (outputs, leaf size) per leaf of x, for f to a flat array."""
     linearise = lambda x: jax.vjp(f, x)
     masked = [w for w in map(np.asarray, weights) if (w == 0).any()]
-    if masked:
+    y, pull = jax.eval_shape(linearise, x)  # shapes are mostly enough, and cost no compilation
+    if masked or any(jnp.issubdtype(leaf.dtype, jnp.integer) for leaf in jax.tree.leaves(pull)):  # indices must be real
         y, pull = jax.jit(linearise)(x)
-    else:  # shapes are enough, and cost no compilation
-        y, pull = jax.eval_shape(linearise, x)
     leaves, tree = jax.tree.flatten(pull)
     program = jax.make_jaxpr(lambda leaves, ct: jax.tree.leaves(jax.tree.unflatten(tree, leaves)(ct)[0]))(leaves, y)
     keys = {_fingerprint(w) for w in masked}
@@ -54,9 +53,9 @@ def _fingerprint(w: Any) -> tuple[int, bytes]:
 
 
 def _residual(index: int, leaf: Any, weights: set[tuple[int, bytes]]) -> Any:
-    """Return random numbers in [0.5, 1.5) for a float residual; other dtypes stay, or are 0 where unknown."""
+    """Return random numbers in [0.5, 1.5) for a float residual; integers stay, and a condition not evaluated holds."""
     if not is_float(leaf):
-        return np.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+        return np.ones(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
     draw = np.random.default_rng(index).uniform(0.5, 1.5, leaf.shape)
     if weights and _fingerprint(leaf) in weights:
         draw = draw * (np.asarray(leaf) != 0)

@@ -11,6 +11,7 @@ from .._graph.evaluate import Inputs
 from .._graph.graph import Graph
 from .blocks import compile_transition
 from .influence import compile_influence
+from .leak import Leak
 from .neighbourhood import neighbour_slots, row_groups
 from .slots import BlockSlots, Slots
 
@@ -19,8 +20,8 @@ class Local(NamedTuple):
     """One step's dynamics: Df and R per target, at its slots; R per group where it acts on hidden states directly."""
 
     influence: list[Array]
-    transition: list[Array | float]
-    blocks: list[Array | float] | None
+    transition: list[Array | Leak]
+    blocks: list[Array | Leak] | None
 
 
 class Dynamics:
@@ -55,7 +56,8 @@ class Dynamics:
         df, blocks = self._influence(inputs, weights)
         influence = [slots.influence(d) for slots, d in zip(self.slots, df, strict=True)]
         if self.leak is not None:
-            return Local(influence, [self.leak] * len(df), [self.leak] * len(self.graph.groups))
+            leak = Leak(self.leak)
+            return Local(influence, [leak] * len(df), [leak] * len(self.graph.groups))
         operators = blocks
         if self._transition is not None:
             operators = (
@@ -63,7 +65,7 @@ class Dynamics:
                 if self.scope == "sparse_n"
                 else self._transition.blocks(inputs, weights)
             )
-        transition: list[Array | float] = [
+        transition: list[Array | Leak] = [
             slots.transition(operators[t.group]) for slots, t in zip(self.slots, self.graph.targets, strict=True)
         ]
         return Local(influence, transition, None if self.scope == "sparse_n" else list(operators))

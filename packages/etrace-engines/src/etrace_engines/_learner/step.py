@@ -19,6 +19,7 @@ from jax import Array
 from .._engine.base import AbstractEngine, apply_blocks
 from .._graph.evaluate import Inputs, Outputs, Plan, evaluate_step, evaluate_views, make_plan
 from .._graph.graph import Graph
+from .._jacobian.leak import Leak
 
 # From the true signal, the call's modulator and the cotangents of the outputs to what meets the trace.
 Signal = Callable[[Sequence[Array], Any, Sequence[Array]], list[Array]]
@@ -148,7 +149,7 @@ def rule_step(
     rule: Rule,
     arrays: Arrays,
     weights: Sequence[Array],
-    blocks: Sequence[Array | float] | None,
+    blocks: Sequence[Array | Leak] | None,
     taps: Sequence[Array | None] | None = None,
     equation_taps: dict[int, Array] | None = None,
 ) -> Outputs:
@@ -181,7 +182,7 @@ def _only_tangent_jvp(primals: tuple[Any, Array], tangents: tuple[Any, Array]) -
 
 
 def _pull_rule_step(
-    rule: Rule, arrays: Arrays, wanted: Any, blocks: Sequence[Array | float] | None
+    rule: Rule, arrays: Arrays, wanted: Any, blocks: Sequence[Array | Leak] | None
 ) -> tuple[list[Array], list[Array], list[Array], list[Array]]:
     """Pull the step's cotangents back to parameters, effective weights, entry states, and new states."""
 

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from .._jacobian.leak import Leak
 from .blocks import apply, apply_transposed, compose, dot
 from .per_parameter import propagate
 
@@ -39,7 +40,7 @@ class Back(NamedTuple):
 
 
 def backward_in_time(
-    transition: Array | float, influence: Array, signal: Array, later: Array, kappa: float | None
+    transition: Array | Leak, influence: Array, signal: Array, later: Array, kappa: float | None
 ) -> Back:
     """Run the recursions A, M, P (and the filtered P) from the last step to the first.
 
@@ -56,8 +57,8 @@ def backward_in_time(
     states = influence.shape[2]
     eye = jnp.eye(states, dtype=influence.dtype)[:, :, None, None, None]
     eye = jnp.broadcast_to(eye, (influence.shape[1], states, states, *influence.shape[3:]))
-    if isinstance(transition, float):
-        transition = jnp.broadcast_to(transition * eye, (influence.shape[0], *eye.shape))
+    if isinstance(transition, Leak):
+        transition = jnp.broadcast_to(transition.value * eye, (influence.shape[0], *eye.shape))
     whole = signal + later
     if kappa is None:
         back = _backward(transition, influence, whole, eye)
