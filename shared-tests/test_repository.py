@@ -141,18 +141,7 @@ def undocumented(item):
     return {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)} - described
 
 
-UNDESCRIBED = """
-    D_RTRL OSTLFeedforward OSTLRecurrent ThreeFactor UORO Report
-    IODimVjpAlgorithm ParamDimVjpAlgorithm RandomProjectionVjpAlgorithm
-"""
-open_gaps = {f"etrace_engines.{name}" for name in UNDESCRIBED.split()}
-names = [
-    pytest.param(name, marks=[pytest.mark.xfail(reason="no Parameters")] if name in open_gaps else [])
-    for name in public_names()
-]
-
-
-@pytest.mark.parametrize("name", names)
+@pytest.mark.parametrize("name", public_names())
 def test_public_docstrings_follow_numpydoc(name):
     module, _, attribute = name.partition(".")
     item = getattr(importlib.import_module(module), attribute)

@@ -1,14 +1,15 @@
 """Gradients beside braintrace's, on the same models, weights and inputs.
 
-Where both compute the same rule they agree to 1e-5. The known differences are asserted as differences, in the stated direction: parameters
-without a trace (zero there), states of one group that are coupled within a step (counted twice there).
+Where both compute the same rule they agree to 1e-5. The known differences are asserted as differences, in the stated
+direction: parameters without a trace (zero there), states of one group that are coupled within a step (counted twice).
 """
 
 import brainstate
-import etrace_engines
 import jax
 import jax.numpy as jnp
 import pytest
+
+import etrace_engines
 
 braintrace = pytest.importorskip("braintrace", reason="braintrace is installed by the session `peers` only")
 
@@ -38,8 +39,7 @@ class Net(brainstate.nn.Module):
 def gradients(model, library, rule, options):
     xs = jax.random.normal(jax.random.key(0), (STEPS, BATCH, INPUTS))
     learner = library.compile(model, getattr(library, rule), xs[0], batch_size=BATCH, **options)
-    found = learner.etrace_grad(xs, step_fn=lambda x: (learner(x) ** 2).mean())
-    return {path: value for path, value in found.items()}
+    return dict(learner.etrace_grad(xs, step_fn=lambda x: (learner(x) ** 2).mean()))
 
 
 def gap(a, b):
@@ -97,4 +97,6 @@ def test_coupling_within_a_step_counts_once_here_and_twice_there():
     ours, theirs = (gradients(model, library, "D_RTRL", {}) for library in (etrace_engines, braintrace))
 
     for weight in ("Wi", "Wf", "Wg"):
-        assert gap(jax.tree.map(lambda g: 2 * g, ours["cell", weight, "weight"]), theirs["cell", weight, "weight"]) < 1e-5
+        assert (
+            gap(jax.tree.map(lambda g: 2 * g, ours["cell", weight, "weight"]), theirs["cell", weight, "weight"]) < 1e-5
+        )

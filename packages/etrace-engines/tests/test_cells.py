@@ -7,7 +7,7 @@ import pytest
 from engine_models import BATCH, BUILDERS, STEPS, UNITS, data, make, sequence_gradient
 from engine_oracles import bptt, relative_error, squared
 
-QUICK = ("gru", "lstm")
+QUICK = ("lstm",)
 cells = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in BUILDERS if name != "leaky"]
 every_cell = pytest.mark.parametrize("name", cells)
 

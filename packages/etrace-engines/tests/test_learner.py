@@ -31,8 +31,8 @@ every_batched_rule = pytest.mark.parametrize(
 @every_batched_rule
 def test_batch_is_as_many_separate_runs(rule):
     xs, targets = data()
-    together, _ = make("lstm", RULES[rule], xs[0])
-    alone, _ = make("lstm", RULES[rule], xs[0, 0], batch=None)
+    together, _ = make("leaky", RULES[rule], xs[0])
+    alone, _ = make("leaky", RULES[rule], xs[0, 0], batch=None)
 
     found = sequence_gradient(together, xs, targets)
 
@@ -44,7 +44,7 @@ def test_batch_is_as_many_separate_runs(rule):
 @every_rule
 def test_reset_repeats_a_run_bit_for_bit(rule):
     xs, targets = data()
-    learner, _ = make("gru", RULES[rule], xs[0])
+    learner, _ = make("leaky", RULES[rule], xs[0])
 
     first = call_gradients(learner, xs, targets)
 
@@ -67,7 +67,7 @@ def test_without_reset_the_next_sequence_goes_on():
 
 def test_reset_works_in_place_and_restores_what_was_captured():
     xs, _ = data()
-    learner, _ = make("lstm", "D_RTRL", xs[0])
+    learner, _ = make("leaky", "D_RTRL", xs[0])
     states = dict(learner.hidden_states)
     learner(xs[0])
 

@@ -160,7 +160,7 @@ ZOO = {
     "constant-recurrence": recurrent(lambda p, h, x: x @ p["w_in"] + h @ mask_like(h), {"w_in": (INPUTS, UNITS)}),
     "checkpoint": recurrent(lambda p, h, x: jax.checkpoint(lambda h, w: h @ w)(h, p["w"]) + x @ p["w_in"]),
     "vmap-inside": recurrent(lambda p, h, x: jax.vmap(lambda x, h: x @ p["w_in"] + h @ p["w"])(x, h)),
-    "einsum-groups": Row(lambda: Net({"w_in": (INPUTS, 6), "w": (3, 2, 2)}, {"h": (6,)}, grouped), quick=True),
+    "einsum-groups": Row(lambda: Net({"w_in": (INPUTS, 6), "w": (3, 2, 2)}, {"h": (6,)}, grouped)),
     "einsum-as-many-groups-as-samples": Row(net(grouped, w=(BATCH, 2, 2))),
     "transposed-layout": Row(net(transposed, w=(UNITS, UNITS))),
     "convolution": Row(

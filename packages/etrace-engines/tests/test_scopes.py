@@ -42,17 +42,16 @@ def two_layers():
     return Net(shapes, {"low": (2,), "high": (UNITS,)}, advance)
 
 
-OPEN_BUG = pytest.mark.xfail(reason="the probe does not know the indices of a gather")
 MODELS = {"tanh": "tanh", "gru": "gru", "lstm": "lstm"} | {name: with_tail(name) for name in TAILS}
 
 
 def models(names, quick=()):
     """Return models as parameters; all but the quick ones are slow."""
-    marks = lambda name: ([] if name in quick else [SLOW]) + ([OPEN_BUG] if name == "gather" else [])
+    marks = lambda name: [] if name in quick else [SLOW]
     return pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in names])
 
 
-@models(MODELS, quick=("gru", "roll"))
+@models(MODELS, quick=("roll",))
 def test_saturated_single_steps_are_exact(name):
     xs, targets = data()
     learner, model = make(MODELS[name], etrace_config.snap(4), xs[0])

@@ -27,6 +27,7 @@ def feedback_matrix(learner, xs):
     return np.stack(columns, axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("double")
 def test_random_feedback_projects_the_signal_through_one_fixed_matrix():
     xs, targets = data()

@@ -38,7 +38,13 @@ class ReportRow:
 
 @dataclass(frozen=True)
 class Report:
-    """One row per parameter; prints as a table."""
+    """How each parameter of a compiled model is learned; prints as a table.
+
+    Attributes
+    ----------
+    rows : tuple of ReportRow
+        One per parameter, in the order of the model's states.
+    """
 
     rows: tuple[ReportRow, ...]
 
