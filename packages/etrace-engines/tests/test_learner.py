@@ -89,6 +89,7 @@ def test_init_etrace_state_keeps_the_models_states():
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(learner.trace.value))
 
 
+@pytest.mark.slow
 @every_rule
 def test_eager_run_agrees_with_the_compiled_one(rule):
     xs, targets = data(steps=2)

@@ -76,7 +76,8 @@ def test_saturated_windows_are_exact(name, window):
     assert relative_error(bptt(model, xs, targets, window=window), expected) > 1e-3
 
 
-@pytest.mark.parametrize("window", [pytest.param(1, marks=SLOW), 2, pytest.param(3, marks=SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("window", [1, 2, 3])
 def test_joint_groups_make_two_layers_exact(window):
     xs, targets = data()
     options = {"vjp_method": "multi-step", "hidden_groups": "joint"}
