@@ -50,8 +50,8 @@ class BatchedLBFGS(EnsembleOptimizer):
         Cap on the norm of one member's update of one parameter tensor, in parameter units (a crude trust region);
         None for no cap. Default 1.
     curvature_eps : float or None
-        Store a pair only if y.s > curvature_eps |s| |y|, the BFGS curvature condition with the standard skipping rule;
-        None stores every pair with s != 0. Default 1e-8.
+        Store a pair only if ``y.s > curvature_eps |s| |y|``, the BFGS curvature condition with the standard skipping
+        rule; None stores every pair with s != 0. Default 1e-8.
     joint_history : bool
         Keep one history over all of a member's batched tensors instead of one per tensor; the cap then limits the norm
         of their joint update. Default False.

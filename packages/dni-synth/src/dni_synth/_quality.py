@@ -36,8 +36,8 @@ class BoundaryQuality:
     group : str
         The hidden group.
     r2 : float
-        Share of the true gradient's square that the estimate explains, 1 - |M - G|^2 / |G|^2: 1 for a perfect
-        estimate, 0 for none, negative for one that is worse than none.
+        Share of the true gradient's square that the estimate explains, ``1 - |M - G|^2 / |G|^2``: 1 for a
+        perfect estimate, 0 for none, negative for one that is worse than none.
     cosine : float
         Cosine of estimate and true gradient.
     norm_ratio : float
