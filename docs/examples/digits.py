@@ -18,7 +18,7 @@ from _digits import cue, ensemble, figures, online, report
 from tqdm import tqdm
 
 TASKS = (online.ROWS, online.PIXELS)
-LENGTHS = (64, 256, 1024, 4096)
+LENGTHS = (64, 512, 4096)
 
 
 def bar(title: str, total: int) -> tqdm:

@@ -43,7 +43,7 @@ class Task:
 
 
 ROWS = Task("rows", steps=8, epochs=25, learning_rate=4e-3, smoothing=0.6)
-PIXELS = Task("pixels", steps=64, epochs=30, learning_rate=6e-3, smoothing=0.7)
+PIXELS = Task("pixels", steps=64, epochs=24, learning_rate=6e-3, smoothing=0.7)
 
 
 @dataclass
