@@ -111,16 +111,22 @@ def build(session: nox.Session) -> None:
 @nox.session(reuse_venv=False, default=False, requires=["build"])
 @each_package
 def wheel(session: nox.Session, package: str) -> None:
-    """Install one package's wheel without the tree or undeclared siblings, and test that."""
+    """Test one package as its users get it: its wheel, without the tree or undeclared siblings, then its sdist."""
     tmp = Path(session.create_tmp())
     names = [name.replace("-", "_") for name in with_siblings(package)]
     wheels = [str(path) for name in names for path in ROOT.glob(f"dist/{name}-*.whl")]
-    shutil.copytree(f"packages/{package}/tests", tmp / "tests", dirs_exist_ok=True)
+    (sdist,) = ROOT.glob(f"dist/{names[-1]}-*.tar.gz")
+    shutil.unpack_archive(sdist, tmp / "packages", filter="data")
+    (tests,) = tmp.glob("packages/*/tests")
+    (tmp / "docs").mkdir(exist_ok=True)
+    shutil.copy("docs/test_pages.py", tmp / "docs")  # runs the README's examples
     shutil.copy("pyproject.toml", tmp)  # pytest's settings
     session.install("-c", CONSTRAINTS, *wheels, *test_requirements(package))
     session.run("python", "-m", "pip", "check")
     session.chdir(tmp)
-    session.run("pytest", "--doctest-modules", "--pyargs", package.replace("-", "_"), "tests", *session.posargs)
+    session.run("pytest", "--doctest-modules", "--pyargs", names[-1], "docs", str(tests), *session.posargs)
+    session.install("--force-reinstall", "--no-deps", str(sdist))
+    session.run("pytest", "docs")
 
 
 @nox.session(python=PYTHONS[1:], reuse_venv=False, default=False)
