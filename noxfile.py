@@ -112,7 +112,7 @@ def build(session: nox.Session) -> None:
 @each_package
 def wheel(session: nox.Session, package: str) -> None:
     """Test one package as its users get it: its wheel, without the tree or undeclared siblings, then its sdist."""
-    tmp = Path(session.create_tmp())
+    tmp = Path(session.create_tmp()).resolve()
     names = [name.replace("-", "_") for name in with_siblings(package)]
     wheels = [str(path) for name in names for path in ROOT.glob(f"dist/{name}-*.whl")]
     (sdist,) = ROOT.glob(f"dist/{names[-1]}-*.tar.gz")
