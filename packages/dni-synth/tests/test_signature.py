@@ -1,153 +1,13 @@
-"""What happens when a synthesiser is used for something else than it was fitted for."""
+"""What a fit remembers."""
 
-import warnings
-
-import brainstate
-import jax.numpy as jnp
+import jax
+import numpy as np
 import pytest
 from dni_oracles import WINDOW, make_learner, sequence, squares, window_losses
 
 import dni_synth
 import etrace_engines as ee
-
-
-def fitted(loss_fn=None, **options):
-    learner = make_learner(**options)
-    learner.attach(dni_synth.Affine())
-    batch = options.get("batch_size", 3)
-    xs = sequence(batch=(batch,))
-    dni_synth.train_synthetic_gradient(learner, xs, chunk_size=WINDOW, loss_fn=loss_fn, lr=0.1)
-    return learner
-
-
-@pytest.fixture(scope="module")
-def learner():
-    return fitted()
-
-
-def use(learner, losses=squares, chunk_size=WINDOW, **options):
-    step_fn = lambda xs: losses(learner(ee.MultiStepData(xs)))
-    batch = learner.injection.batch_shape
-    return learner.etrace_grad(sequence(batch=batch), step_fn=step_fn, chunk_size=chunk_size, **options)
-
-
-DIFFERENT = {
-    "three times": (lambda ys: 3 * squares(ys), r"ratio of their output gradients is 3 and their cosine 1,"),
-    "mean": (lambda ys: jnp.mean(ys**2, axis=(1, 2)), r"ratio .* is 0.3333 and their cosine 1,"),
-    "fourth power": (lambda ys: jnp.sum(ys**4, axis=(1, 2)), r"cosine"),
-    "negative": (lambda ys: -squares(ys), r"ratio .* is 1 and their cosine -1,"),
-}
-
-
-@pytest.mark.parametrize("name", DIFFERENT)
-def test_another_loss_is_an_error_with_ratio_and_cosine(learner, name):
-    losses, match = DIFFERENT[name]
-
-    with pytest.raises(ValueError, match=match):
-        use(learner, losses)
-
-
-def test_the_same_loss_passes(learner):
-    use(learner)
-
-
-@pytest.mark.slow
-def test_other_targets_of_the_same_loss_pass(learner):
-    use(learner, lambda ys: squares(ys - 0.3))
-
-
-@pytest.mark.slow
-def test_another_loss_is_found_inside_jit(learner):
-    step = brainstate.transform.jit(lambda: use(learner, lambda ys: 3 * squares(ys)))
-
-    with pytest.raises(ValueError, match="is 3 and their cosine 1"):
-        step()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("check", ["warn", "off"])
-def test_the_check_of_the_loss_can_be_overridden(learner, check):
-    if check == "off":
-        use(learner, lambda ys: 3 * squares(ys), check=check)
-        return
-    with pytest.warns(UserWarning, match="is 3 and their cosine 1"):
-        use(learner, lambda ys: 3 * squares(ys), check=check)
-
-
-@pytest.mark.slow
-def test_truncation_is_never_checked(learner):
-    use(learner, lambda ys: 3 * squares(ys), synth="off")
-
-
-def test_another_window_length_is_a_warning_for_a_sum_over_steps(learner):
-    with pytest.warns(UserWarning, match="fitted for windows of 3 steps and is used with windows of 4"):
-        use(learner, chunk_size=4)
-
-
-@pytest.mark.slow
-def test_another_window_length_with_another_loss_is_an_error(learner):
-    with pytest.warns(UserWarning, match="windows"), pytest.raises(ValueError, match="cosine"):
-        use(learner, lambda ys: 3 * squares(ys), chunk_size=4)
-
-
-@pytest.mark.slow
-def test_another_window_length_is_an_error_for_a_mean_over_steps():
-    learner = fitted(loss_fn=lambda ys: jnp.mean(ys**2))
-
-    assert learner.signature.additive is False
-    with pytest.raises(ValueError, match="not a sum over steps"):
-        use(learner, lambda ys: squares(ys) / 9, chunk_size=4)
-    with pytest.warns(UserWarning, match="not a sum over steps"):
-        use(learner, lambda ys: squares(ys) / 9, chunk_size=4, check="warn")
-    use(learner, lambda ys: squares(ys) / 9, chunk_size=4, check="off")
-
-
-def test_a_direct_call_checks_the_window_length(learner):
-    with pytest.warns(UserWarning, match="windows of 4"):
-        learner(ee.MultiStepData(sequence()[:4]))
-
-
-@pytest.mark.slow
-def test_a_mean_over_another_batch_size_is_an_error(learner):
-    small = fitted(loss_fn=lambda ys: jnp.sum(jnp.mean(ys**2, axis=(1, 2))), batch_size=2)
-    learner = make_learner()
-    learner.attach(small.synthesizer)
-    learner.injection.fitted = small.injection.fitted
-
-    with pytest.raises(ValueError, match=r"ratio .* is 0.6667 .*batch \(2,\), now \(3,\)"):
-        use(learner, lambda ys: jnp.mean(ys**2, axis=(1, 2)))
-
-
-@pytest.mark.slow
-def test_a_sum_over_another_batch_size_passes(learner):
-    small = fitted(batch_size=2)
-    learner = make_learner()
-    learner.attach(small.synthesizer)
-    learner.injection.fitted = small.injection.fitted
-
-    use(learner)
-
-
-@pytest.mark.slow
-def test_moved_parameters_are_a_warning_once():
-    learner = fitted()
-    learner.param_states[("w",)].value = learner.param_states[("w",)].value * 1.5
-
-    with pytest.warns(UserWarning, match="moved by .* stale"):
-        use(learner)
-    use(learner)
-    dni_synth.train_synthetic_gradient(learner, sequence(), chunk_size=WINDOW)
-    use(learner)
-
-
-@pytest.mark.slow
-def test_the_warning_of_moved_parameters_can_be_switched_off():
-    learner = fitted(check="off")
-    learner.param_states[("w",)].value = learner.param_states[("w",)].value * 1.5
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        use(learner)
+from dni_synth._digest import SAMPLES, movement, parameter_digest
 
 
 @pytest.mark.slow
@@ -158,5 +18,34 @@ def test_a_joint_fit_signs_too():
 
     assert learner.signature.chunk_size == WINDOW
     assert learner.signature.additive is True
+    step_fn = lambda xs: 3 * squares(learner(ee.MultiStepData(xs)))
     with pytest.raises(ValueError, match="is 3 and their cosine 1"):
-        use(learner, lambda ys: 3 * squares(ys))
+        learner.etrace_grad(sequence(), step_fn=step_fn, chunk_size=WINDOW)
+
+
+@pytest.mark.parametrize("size", [50, 3 * SAMPLES + 7], ids=["small", "sampled"])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5])
+def test_movement_is_the_share_of_the_norm_that_changed(size, share):
+    generator = np.random.default_rng(0)
+    values, change = generator.normal(size=(2, size))
+    still = np.ones(3)
+
+    moved = movement(parameter_digest([values, still]), parameter_digest([values + share * change, still]))
+
+    assert moved == pytest.approx(share * np.linalg.norm(change) / np.linalg.norm(values), rel=0.6)
+
+
+def test_movement_is_that_of_the_array_that_moved_most():
+    values = np.random.default_rng(0).normal(size=100)
+
+    moved = movement(parameter_digest([values, values]), parameter_digest([values, 1.3 * values]))
+
+    assert moved == pytest.approx(0.3, rel=0.6)
+
+
+def test_a_digest_inside_a_program_equals_that_on_the_host():
+    values = np.random.default_rng(0).normal(size=100).astype(np.float32)
+
+    traced = jax.jit(lambda array: parameter_digest([array]))(values)
+
+    np.testing.assert_allclose(traced, parameter_digest([values]), rtol=1e-5)

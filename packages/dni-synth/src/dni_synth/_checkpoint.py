@@ -59,7 +59,7 @@ def save_synthesizer(learner: Any, path: str | os.PathLike[str]) -> None:
     fitted: Fitted | None = injection.fitted
     if fitted is not None:
         metadata["signature"] = fitted.signature.to_json()
-        arrays["fit/digest"] = np.asarray(fitted.digest.value)
+        arrays["fit/digest"] = np.asarray(injection.digest.value)
         probes = {"window": fitted.signature.window_probe, "step": fitted.signature.step_probe}
         arrays |= {f"fit/{name}_probe": probe for name, probe in probes.items() if probe is not None}
     metadata["sha256"] = checksum(arrays, metadata["signature"])
@@ -95,8 +95,8 @@ def load_synthesizer(learner: Any, path: str | os.PathLike[str]) -> None:
     injection.fitted = None
     if metadata["signature"] != "null":
         probes = arrays.get("fit/window_probe"), arrays.get("fit/step_probe")
-        digest = brainstate.ShortTermState(jnp.asarray(arrays["fit/digest"]))
-        injection.fitted = Fitted(Signature.from_json(metadata["signature"], *probes), digest)
+        injection.fitted = Fitted(Signature.from_json(metadata["signature"], *probes))
+        injection.digest.value = arrays["fit/digest"]
 
 
 def stored_states(injection: Injection) -> dict[str, brainstate.State]:

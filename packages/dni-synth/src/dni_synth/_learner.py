@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import etrace_engines as ee
 from etrace_config import ETraceConfig
 
+from ._check import Check, check_use, check_window_of, watched
 from ._credit import Credit, check_names, traced_by
 from ._fit.joint import joint_gradient
 from ._fit.regression import GradientRegressor, Optimizer, Regressor
@@ -21,7 +22,7 @@ from ._groups import Path
 from ._options import check_options, mixing_of, packed
 from ._protocol import Synthesizer
 from ._sequence import ContextFn, cut, window_length
-from ._signature import Check, Signature, check_direct_use, check_use, record_signature
+from ._signature import Signature, record_signature
 from ._synthesisers.zero import Zero
 from ._window import Boundary, Injection, Schedule, warn_uncovered
 
@@ -54,7 +55,8 @@ class DNI(ee.ParamDimVjpAlgorithm):
     include_other_states : bool, default False
         Whether carried float states that are not hidden states get an estimate too. Otherwise a warning names them.
     check : {'error', 'warn', 'off'}, default 'error'
-        What happens when the synthesiser is used for another loss or window length than it was fitted for.
+        What happens when the synthesiser is used for another loss or window length than it was fitted for. Moved
+        parameters are a warning unless it is 'off'.
     **options
         Passed on to ``etrace_engines.ParamDimVjpAlgorithm``.
 
@@ -63,6 +65,12 @@ class DNI(ee.ParamDimVjpAlgorithm):
     ValueError
         If `vjp_method` is 'single-step', `config` has another learning signal, `credit` is unknown, or both `credit`
         and `traced` are given.
+
+    Notes
+    -----
+    `etrace_grad` compares the loss and the window length with those of the fit wherever it is called, also while a
+    program is traced. A gradient taken around a plain call shows its loss only as values: it is compared outside
+    compiled programs, with the fit of `train_synthetic_gradient`. Moved parameters are noticed at the next use outside.
 
     References
     ----------
@@ -229,11 +237,10 @@ class DNI(ee.ParamDimVjpAlgorithm):
         if injection.answer is not None:
             return injection.answer[0]
         steps = window_length(args)
-        if injection.recorded is None:
-            check_direct_use(injection, steps or 1, self.check)
+        check_window_of(injection, steps, self.check)
         outputs = super().update(*args, modulator=modulator)
         injection.note_outputs(outputs, windowed=steps is not None)
-        return outputs
+        return watched(self, outputs, steps, self.check)
 
     def reset_state(self, *args: Any, **options: Any) -> None:
         """Give the model's states and the traces their values from compilation, in place.

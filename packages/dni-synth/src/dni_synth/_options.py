@@ -8,8 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ._concrete import numpy_for
 from ._groups import Path
-from ._sequence import Windows, numpy_for
+from ._sequence import Windows
 
 CHOICES = {
     "synth": ("use", "fit", "off"),

@@ -13,6 +13,7 @@ import numpy as np
 
 import etrace_engines as ee
 
+from ._concrete import numpy_for
 from ._groups import Path
 from ._window import Boundary
 
@@ -114,11 +115,6 @@ def check_chunks(length: int, chunk_size: int) -> None:
             f"`chunk_size` must divide the sequence length, got chunk_size={chunk_size} and {length} steps. "
             f"Trim the sequence to {trimmed} steps or choose another `chunk_size`."
         )
-
-
-def numpy_for(array: Any) -> Any:
-    """Return the module to compute on an array with: concrete ones need no compiled program."""
-    return jnp if isinstance(array, jax.core.Tracer) else np
 
 
 def step_weights_of(mask: Any, length: int) -> Any:

@@ -12,6 +12,7 @@ import brainstate
 import jax
 import jax.numpy as jnp
 
+from ._digest import current_digest
 from ._groups import Group, Path, Values, hidden_groups, leaf_of, name_of_path, other_groups
 from ._protocol import Synthesizer
 
@@ -116,6 +117,7 @@ class Injection:
         self.calls = brainstate.ShortTermState(jnp.zeros((), jnp.int32))
         self.fit_error = brainstate.ShortTermState(jnp.zeros(()))
         self.entry = brainstate.ShortTermState(self.no_entry())
+        self.digest = brainstate.ShortTermState(current_digest(learner))  # of the model's parameters at the last fit
         self.fitted: Any = None  # a Fitted, whose module needs this one
         self.output_structure: Any = None
         self.recorded: list[Any] | None = None

@@ -12,6 +12,7 @@ import numpy as np
 
 import etrace_engines as ee
 
+from .._concrete import is_traced
 from .._sequence import Windows, check_chunks, run_window
 from .._signature import record_signature
 from .._targets import carried, preserved
@@ -111,15 +112,16 @@ def train_synthetic_gradient(
             f"the synthesiser takes {injection.context_dim} context features, which `train_synthetic_gradient` cannot "
             "supply. Fit it with `learner.etrace_grad(..., synth='fit', context_fn=...)`."
         )
-    windows = windows_of(learner, inputs, length, chunk_size, sum_of_squares if loss_fn is None else loss_fn)
+    loss_fn = sum_of_squares if loss_fn is None else loss_fn
+    windows = windows_of(learner, inputs, length, chunk_size, loss_fn)
     regressor = GradientRegressor(optimizer, lr)
     states = carried(learner)
     with preserved(states):
         errors = brainstate.transform.for_loop(
             lambda _: fit_epoch(learner, windows, regressor, reset=reset), jnp.arange(epochs)
         )
-    record_signature(learner, windows)
-    if isinstance(errors, jax.core.Tracer):
+    record_signature(learner, windows, loss_fn)
+    if is_traced(errors):
         return list(errors)
     return [float(error) for error in np.asarray(errors)]
 
