@@ -5,7 +5,7 @@ import torch
 from optim_cases import assert_bit_equal, ensemble, gradients, run
 from optim_oracles import TwoLoop
 
-from batched_optim import BatchedLBFGS
+from batched_optim import BatchedLBFGS, load, save
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 
@@ -197,10 +197,35 @@ def test_a_member_hit_by_nan_loses_its_history_and_goes_on():
             assert torch.equal(y[1], before)
             assert hit.state_dict()["hist_count"]["w"].tolist() == [8, 0, 8]
             assert hit.nonfinite_counts.tolist() == [0, 1, 0]
+            assert hit.status == ("ready", "reset", "ready")
 
     assert torch.equal(x[[0, 2]], y[[0, 2]])
     assert torch.isfinite(y).all()
     assert hit.state_dict()["hist_count"]["w"].tolist()[1] == 2
+
+
+def test_the_status_says_which_member_lost_its_history_until_it_has_a_pair_again(tmp_path):
+    params = {"w": torch.ones(3, 2, dtype=torch.float64), "v": torch.ones(3, 1, dtype=torch.float64)}
+    optimizer, found = BatchedLBFGS(params, [], 0.1), []
+    for step in range(6):
+        grads = {name: p.clone() for name, p in params.items()}
+        if step in {0, 3}:
+            grads["v"][1] = torch.nan
+        params = optimizer.step(params, grads, torch.tensor([True, True, step != 0]))
+        found.append(optimizer.status)
+    save(tmp_path / "run", optimizer)
+
+    assert found == [
+        ("fresh", "reset", "fresh"),
+        ("ready", "reset", "fresh"),
+        ("ready", "ready", "ready"),
+        ("ready", "reset", "ready"),
+        ("ready", "reset", "ready"),
+        ("ready", "ready", "ready"),
+    ]
+    assert load(tmp_path / "run", members=[1]).optimizer.status == ("ready",)
+    optimizer.reset([1])
+    assert optimizer.status == ("ready", "fresh", "ready")
 
 
 def test_the_state_shows_the_newest_pair_last():

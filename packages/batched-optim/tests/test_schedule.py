@@ -129,8 +129,66 @@ def test_a_torch_schedule_is_resumed():
         resumed.step()
 
 
+def torch_schedulers():
+    """Return a maker for every scheduler that PyTorch offers."""
+    base, module = torch.optim.lr_scheduler.LRScheduler, torch.optim.lr_scheduler
+    arguments = {
+        "LambdaLR": [lambda step: 0.9**step],
+        "MultiplicativeLR": [lambda step: 0.9],
+        "StepLR": [3],
+        "MultiStepLR": [[2, 4]],
+        "ExponentialLR": [0.9],
+        "CosineAnnealingLR": [10],
+        "CosineAnnealingWarmRestarts": [5],
+        "CyclicLR": [0.1, 1.0, 3, 3, "triangular", 1.0, None, "cycle", False],
+        "OneCycleLR": [1.0, 20, None, None, 0.3, "cos", False],
+    }
+    kinds = {name: kind for name, kind in vars(module).items() if isinstance(kind, type) and issubclass(kind, base)}
+    for name in ("LRScheduler", "_LRScheduler", "SequentialLR", "ChainedScheduler"):  # the last two take schedulers
+        kinds.pop(name)
+    bind = lambda kind, extra: lambda one: kind(one, *extra)
+    return {name: bind(kind, arguments.get(name, [])) for name, kind in kinds.items()}
+
+
+TORCH_SCHEDULERS = torch_schedulers()
+
+
+@pytest.mark.parametrize("name", TORCH_SCHEDULERS)
+def test_every_scheduler_of_torch_refuses_our_optimizers_by_name(name):
+    """Where PyTorch looks at groups of parameters first we say what to do; else the manual quotes PyTorch's words."""
+    with pytest.raises(
+        (TypeError, AttributeError), match=r"BatchedSGD is not an Optimizer|batched_optim.TorchSchedule"
+    ):
+        TORCH_SCHEDULERS[name](make())
+
+
+@pytest.mark.parametrize("name", TORCH_SCHEDULERS)
+def test_every_scheduler_of_torch_works_through_ours(name):
+    optimizer, reference = make(3, torch.tensor([1.0, 2.0, 4.0])), torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    schedule, scheduler = TorchSchedule(optimizer, TORCH_SCHEDULERS[name]), TORCH_SCHEDULERS[name](reference)
+    measured = [1.0] if name == "ReduceLROnPlateau" else []
+
+    for _ in range(15):
+        reference.step()
+        scheduler.step(*measured)
+        schedule.step(*measured)
+        expected = torch.tensor([1.0, 2.0, 4.0]) * reference.param_groups[0]["lr"]
+        assert torch.equal(optimizer.lr, expected)
+
+
+@pytest.mark.parametrize("make_scheduler", ["OneCycleLR", "CyclicLR"])
+def test_a_scheduler_that_would_cycle_the_momentum_is_refused(make_scheduler):
+    """It could not reach the momentum of the members, and must not seem to."""
+    kind, rates = getattr(torch.optim.lr_scheduler, make_scheduler), [1.0, 20]
+
+    with pytest.raises(ValueError, match="momentum"):
+        TorchSchedule(make(), lambda one: kind(one, *rates))
+
+
 @every_optimizer
-def test_torch_refuses_our_optimizers_rather_than_do_something_else(kind):
-    """PyTorch words this itself; the manual says to wrap its schedulers in `TorchSchedule`."""
-    with pytest.raises(TypeError, match=f"{kind.__name__} is not an Optimizer"):
-        torch.optim.lr_scheduler.StepLR(kind({"w": torch.zeros(3)}, [], 0.1), 3)
+def test_groups_of_parameters_are_refused_with_the_way_out(kind):
+    optimizer = kind({"w": torch.zeros(3)}, [], 0.1)
+
+    with pytest.raises(AttributeError, match=f"{kind.__name__} has no `param_groups`.*`batched_optim.TorchSchedule`"):
+        optimizer.param_groups[0]["lr"] = 0.2
+    assert not hasattr(optimizer, "param_groups")

@@ -70,7 +70,7 @@ def test_a_constructor_refuses_wrong_types(kind, options, message):
         ),
         ({"w": torch.zeros(3), "v": torch.zeros(())}, [], ValueError, "name it in `shared_param_names`"),
         ({"w": torch.zeros(0, 2)}, [], ValueError, "has no members"),
-        ({"w": torch.zeros(2)}, ["w"], ValueError, "holds no batched parameter"),
+        ({"w": torch.zeros(2)}, ["w"], ValueError, "holds no batched parameter.*step it by `torch.optim`"),
         ({}, [], ValueError, "holds no batched parameter"),
         ({"w": torch.zeros(3, dtype=torch.int64)}, [], TypeError, r"`params\['w'\]` has dtype torch.int64"),
         ({"w": torch.zeros(3), "n": torch.zeros(3, dtype=torch.bool)}, [], TypeError, r"`params\['n'\]`"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NoReturn, TypedDict
 
 from torch import Tensor
 from torch.distributed import ProcessGroup
@@ -59,7 +59,7 @@ class BaseOptimizer(ABC):
         Compile the step by `torch.compile`, at the first step, into one graph without breaks. Default False; results
         agree up to rounding.
     process_group : torch.distributed.ProcessGroup or None
-        The ranks over which the members are divided; see `shard`. None, the default, means that all are here.
+        The ranks over which the members are divided; see `members_of_rank`. None, the default, means that all are here.
 
     Raises
     ------
@@ -104,6 +104,14 @@ class BaseOptimizer(ABC):
         self.process_group = process_group
 
     lr: Any  # a plain attribute here; the optimizers of this package make it a property that owns a tensor
+
+    @property
+    def param_groups(self) -> NoReturn:
+        """Not here: there are no groups, for every member may have its own rate, in `lr`."""
+        raise AttributeError(
+            f"{type(self).__name__} has no `param_groups`: read and set its rates by `lr`, lower them by "
+            "`batched_optim.ReduceOnPlateau`, and run a scheduler of PyTorch by `batched_optim.TorchSchedule`."
+        )
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from ._members import Rows, TensorSpec
 from ._validation import LRLike, check_flag, check_optional
 
 COUNTERS = ("steps", "pairs", "rejected", "updates", "capped", "failed")
+STATUS = ("fresh", "ready", "reset")  # the later outweighs the earlier among a member's tensors
 JOINT = "*"  # the name under which a joint history is kept
 
 
@@ -61,7 +62,7 @@ class BatchedLBFGS(EnsembleOptimizer):
     Notes
     -----
     A member whose update of a tensor is not finite keeps that tensor, loses the tensor's history, and is counted in
-    `nonfinite_counts`; other members are not touched.
+    `nonfinite_counts`; its `status` is 'reset' until the tensor has a pair again. Other members are not touched.
 
     Nothing here depends on the scale of the problem: there is no absolute epsilon, for the curvature condition already
     keeps y.s positive.
@@ -140,6 +141,21 @@ class BatchedLBFGS(EnsembleOptimizer):
             if not self._buffers.specs[name].shared
         ]
         return sum(failed, start=self._nonfinite.clone())
+
+    @property
+    def status(self) -> tuple[str, ...]:
+        """What each member's curvature rests on: 'fresh', 'ready' or 'reset'.
+
+        A member is 'fresh' before its first pair and 'ready' from then on. It is 'reset' when an update of one of its
+        tensors was not finite, so that the tensor's history was lost, and no pair of it has been stored since.
+        """
+        pairs, counts = self._buffers.by_kind["hist_count"], self._buffers.by_kind["counts"]
+        code = torch.zeros(self._layout.size, dtype=torch.int64, device=self._layout.device)
+        for name, spec in self._buffers.specs.items():
+            if not spec.shared:
+                lost = (pairs[name] == 0) & (counts[name][:, -1] > 0)
+                code = torch.maximum(code, torch.where(lost, 2, (pairs[name] > 0).long()))
+        return tuple(STATUS[number] for number in code.tolist())
 
     def _buffer_specs(self, spec: TensorSpec) -> dict[str, BufferSpec]:
         slots = self.history_size + 1

@@ -139,7 +139,8 @@ class Members:
         batched = {name: tensor for name, tensor in params.items() if name not in shared}
         if not batched:
             raise ValueError(
-                "`params` holds no batched parameter; the first one that is not shared gives the member count."
+                "`params` holds no batched parameter; the first one that is not shared gives the member count. Where "
+                "members share everything there is one model: step it by `torch.optim`."
             )
         first, leader = next(iter(batched.items()))
         for name, tensor in batched.items():

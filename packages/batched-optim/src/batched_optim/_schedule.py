@@ -141,11 +141,19 @@ class ReduceOnPlateau:
         self.best, self.bad_calls = best.clone(), bad_calls.clone()
 
 
+class _OneRate(torch.optim.Optimizer):
+    """An optimizer that is nothing but a rate."""
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # there is no loss to return
+        """Do nothing; a scheduler warns if its optimizer has not stepped."""
+
+
 class TorchSchedule:
     """Drive the rates of all members by one of PyTorch's schedulers.
 
-    PyTorch's schedulers accept only PyTorch's optimizers, and only one rate. This one runs a scheduler on a rate that
-    starts at 1 and multiplies each member's initial rate by what comes out.
+    PyTorch's schedulers accept only PyTorch's optimizers ("BatchedSGD is not an Optimizer", they say), and only one
+    rate. This one runs a scheduler on a rate that starts at 1 and multiplies each member's initial rate by what comes
+    out. A scheduler that would change the momentum too is refused by PyTorch itself, with the option that turns it off.
 
     Parameters
     ----------
@@ -173,7 +181,7 @@ class TorchSchedule:
     ) -> None:
         self.optimizer = optimizer
         self.initial = optimizer.lr.clone()
-        self._stand_in = torch.optim.SGD([torch.zeros(())], lr=1.0)
+        self._stand_in = _OneRate([torch.zeros(())], {"lr": 1.0})
         self.scheduler = make(self._stand_in)
         self._apply()
 
@@ -189,7 +197,7 @@ class TorchSchedule:
         *args
             What the scheduler's `step` takes.
         """
-        self._stand_in.step()  # a scheduler warns if its optimizer has not stepped
+        self._stand_in.step()
         self.scheduler.step(*args)
         self._apply()
 
