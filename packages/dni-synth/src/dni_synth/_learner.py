@@ -238,7 +238,7 @@ class DNI(ee.ParamDimVjpAlgorithm):
             return injection.answer[0]
         steps = window_length(args)
         check_window_of(injection, steps, self.check)
-        outputs = super().update(*args, modulator=modulator)
+        outputs = injection.isolated(super().update(*args, modulator=modulator), windowed=steps is not None)
         injection.note_outputs(outputs, windowed=steps is not None)
         return watched(self, outputs, steps, self.check)
 

@@ -122,6 +122,7 @@ class Injection:
         self.output_structure: Any = None
         self.recorded: list[Any] | None = None
         self.answer: tuple[Any] | None = None
+        self._element: jax.Array | None = None
         self._boundary = Boundary()
         self._override: Estimator | None = None
         self._on = True
@@ -219,6 +220,29 @@ class Injection:
         )
         if self.recorded is not None:
             self.recorded.append(outputs)
+
+    def isolated(self, outputs: Any, *, windowed: bool) -> Any:
+        """Detach the outputs of all batch elements but those that are looked at."""
+        if self._element is None:
+            return outputs
+        element, lead, batch = self._element, int(windowed), self.batch_shape
+
+        def detach(array: jax.Array) -> jax.Array:
+            if array.shape[lead : lead + len(batch)] != batch:
+                return array
+            chosen = element.reshape(*batch, *(1 for _ in range(array.ndim - lead - len(batch))))
+            return jnp.where(chosen, array, jax.lax.stop_gradient(array))
+
+        return jax.tree.map(detach, outputs)
+
+    @contextlib.contextmanager
+    def alone(self, element: jax.Array) -> Iterator[None]:
+        """Differentiate only the outputs of some batch elements in this block, a mask of shape (*batch)."""
+        before, self._element = self._element, element
+        try:
+            yield
+        finally:
+            self._element = before
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[list[Any]]:
