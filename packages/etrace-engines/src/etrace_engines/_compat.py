@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ __all__ = [
     "custom_body",
     "is_float",
     "scan_parts",
+    "with_constants",
 ]
 
 _CALLS = {"jit", "pjit", "closed_call", "core_call", "core_closed_call", "checkpoint", "remat", "remat2"}
@@ -62,3 +63,14 @@ def _closed(jaxpr: Any) -> ClosedJaxpr:  # an open or a closed jaxpr, depending 
 def is_float(x: Any) -> bool:  # anything with a dtype
     """Whether an array or aval takes part in differentiation."""
     return bool(jax.numpy.issubdtype(x.dtype, jax.numpy.inexact))
+
+
+def with_constants(eqn: JaxprEqn, values: Mapping[Any, Any]) -> JaxprEqn:
+    """Return the equation with its known operands as literals."""
+    invars = [Literal(values[v], aval(v)) if _is_known(v, values) else v for v in eqn.invars]
+    replaced: JaxprEqn = eqn.replace(invars=invars)
+    return replaced
+
+
+def _is_known(v: Any, values: Mapping[Any, Any]) -> bool:
+    return not isinstance(v, Literal) and v in values

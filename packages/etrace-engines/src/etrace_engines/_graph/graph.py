@@ -13,6 +13,7 @@ from jax import Array
 
 from .._compat import Literal as JaxprLiteral
 from .._compat import is_float
+from .chains import merge_chains
 from .evaluate import Inputs, evaluate_views, make_plan
 from .groups import HiddenGroup, find_groups
 from .lift import Path, StateLeaf, StepFunction, lift
@@ -79,6 +80,7 @@ def build_graph(
     through it; 'reach', through it without asking which positions are reached.
     """
     step = lift(model, args)
+    step = merge_chains(step) if follow == "local" else step
     _check_batch(step, batch_size)
     cone = find_cone(step)
     groups = find_groups(step, cone, batch_size, hidden_groups)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from .._compat import ClosedJaxpr, JaxprEqn, Literal, bind, call_body, scan_parts
+from .._ops import WRITTEN_OUT, write_out
 
 Path = tuple[Any, ...]
 _MARKERS = ("etp_",)  # primitives of libraries that mark trainable operations for their own compiler: braintrace
@@ -130,6 +131,8 @@ def _inline_equation(eqn: JaxprEqn, ins: list[Any], marks: list[bool]) -> tuple[
     body = call_body(eqn)
     if body is not None:
         return _inline(body, ins, marks)
+    if eqn.primitive.name in WRITTEN_OUT:
+        return _inline(jax.make_jaxpr(lambda *operands: [write_out(eqn, operands)])(*ins), ins, marks)
     if any(marks) and eqn.primitive.name.startswith(_MARKERS):
         return _plain_operations(eqn, ins, marks)
     if any(marks) and eqn.primitive.name == "scan" and eqn.params["length"] <= UNROLL_LIMIT:

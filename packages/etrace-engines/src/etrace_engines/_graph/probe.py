@@ -38,12 +38,20 @@ def structural_pattern(f: Callable[[Any], Array], x: Any, weights: Sequence[Arra
         at = lambda ct: _evaluate(program, [*residuals, ct])
         offset = at(jnp.zeros(y.shape, y.dtype))
         return [
-            (out - zero).reshape(rows.shape[0], -1) != 0 for out, zero in zip(jax.vmap(at)(rows), offset, strict=True)
+            (out - zero).reshape(rows.shape[0], -1) != 0 for out, zero in zip(over_rows(at, rows), offset, strict=True)
         ]
 
     eye = np.eye(y.size, dtype=y.dtype)
     parts = [block(jnp.asarray(eye[i : i + BLOCK])) for i in range(0, y.size, BLOCK)]
     return [np.concatenate([np.asarray(p) for p in column]) for column in zip(*parts, strict=True)]
+
+
+def over_rows(f: Callable[[Array], Any], rows: Array) -> Any:
+    """Apply `f` to each row: at once, or, where a primitive cannot be batched, in turn."""
+    try:
+        return jax.vmap(f)(rows)
+    except NotImplementedError:
+        return jax.lax.map(f, rows)
 
 
 def _fingerprint(w: Any) -> tuple[int, bytes]:

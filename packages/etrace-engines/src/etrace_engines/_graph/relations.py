@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jax import Array
 
-from .._compat import JaxprEqn, Literal, bind, is_float
+from .._compat import JaxprEqn, Literal, aval, bind, is_float, with_constants
 from .._ops import ParameterOperation, operation_of
 from .lift import StepFunction
 
@@ -47,6 +47,7 @@ def find_cone(step: StepFunction) -> Cone:
         v: frozenset({i}) for i, v in enumerate(jaxpr.invars[first : first + len(step.params)])
     }
     data = set(jaxpr.invars) - set(sources)
+    constants = dict(zip(jaxpr.constvars, step.closed.consts, strict=True))
     inside: list[int] = []
     relations: list[Relation] = []
     unsupported: list[tuple[str, frozenset[int]]] = []
@@ -61,7 +62,9 @@ def find_cone(step: StepFunction) -> Cone:
         for operand, v in enumerate(names):
             if v in data or not sources.get(v) or not is_float(eqn.invars[operand].aval):
                 continue
-            operation = operation_of(eqn, operand) if is_float(eqn.outvars[0].aval) else None
+            operation = (
+                operation_of(with_constants(eqn, constants), operand) if is_float(aval(eqn.outvars[0])) else None
+            )
             if operation is None:
                 unsupported.append((eqn.primitive.name, sources[v]))
             else:

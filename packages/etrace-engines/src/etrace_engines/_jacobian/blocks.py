@@ -12,6 +12,7 @@ from jax import Array
 from .._graph.evaluate import Inputs, Plan, evaluate_views, make_plan
 from .._graph.graph import Graph
 from .._graph.groups import HiddenGroup
+from .._graph.probe import over_rows
 from .influence import group_cotangent
 
 Pull = Callable[[list[Array]], list[Array]]
@@ -63,15 +64,16 @@ def _rows_of_jacobian(new: Sequence[Array], pull: Pull, group: HiddenGroup) -> A
     """Pull a one at every position and state, in all batch rows at once: shape (n, S, S', batch or 1, n)."""
     width = group.num_positions // (group.batch_size or 1)
 
-    def one(position: Array, state: Array) -> Array:
+    def one(where: Array) -> Array:
+        position, state = where
         mask = jnp.zeros((group.batch_size or 1, width)).at[:, position].set(1.0).reshape(group.shape)
         entry = pull(group_cotangent(new, group, state, mask))
         rows = group.rows([entry[m] for m in group.members])
         return jnp.reshape(rows, (group.num_states, group.batch_size or 1, width))
 
-    over_states = jax.vmap(one, in_axes=(None, 0))
-    every = jax.vmap(over_states, in_axes=(0, None))(jnp.arange(width), jnp.arange(group.num_states))
-    return jnp.asarray(every)
+    each = jnp.stack(jnp.divmod(jnp.arange(width * group.num_states), group.num_states), axis=1)
+    rows = over_rows(one, each)
+    return jnp.reshape(rows, (width, group.num_states, *rows.shape[1:]))
 
 
 def _block_diagonal(new: Sequence[Array], pull: Pull, group: HiddenGroup) -> Array:

@@ -10,10 +10,25 @@ from .convolution import convolution
 from .dense import dense
 from .elementwise import elementwise, is_elementwise
 from .lookup import lookup
+from .sparse import (
+    COMPRESSED_ROWS,
+    EVENT_PRODUCTS,
+    FIXED_NUMBER,
+    compressed_rows,
+    event_product,
+    fixed_number,
+)
 
 Rule = Callable[[JaxprEqn, int], ParameterOperation | None]
 
-_RULES: dict[str, Rule] = {"dot_general": dense, "conv_general_dilated": convolution, "gather": lookup}
+_RULES: dict[str, Rule] = {
+    "dot_general": dense,
+    "conv_general_dilated": convolution,
+    "gather": lookup,
+    **dict.fromkeys(COMPRESSED_ROWS, compressed_rows),
+    **dict.fromkeys(FIXED_NUMBER, fixed_number),
+    **dict.fromkeys(EVENT_PRODUCTS, event_product),
+}
 
 
 def register_rule(primitive: str, rule: Rule) -> None:
@@ -26,6 +41,7 @@ def register_rule(primitive: str, rule: Rule) -> None:
     rule : callable
         ``rule(eqn, operand)`` views the equation, whose operand number `operand` is the weight, as a
         `ParameterOperation`, or returns None where it cannot; the weight is then learned by the in-step gradient only.
+        Operands that are constants of the step (the indices of a sparse matrix) are literals: ``eqn.invars[i].val``.
 
     Raises
     ------
