@@ -10,6 +10,8 @@ from harness.devices import DISTINCT, tolerance
 from harness.oracles import bptt, relative_error
 from harness.zoo import EXACT, ZOO
 
+# brainstate's event-driven layers call brainevent by names that it deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:brainevent:DeprecationWarning")
 QUICK = ("alif",)
 every_model = pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in ZOO]

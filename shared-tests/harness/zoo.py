@@ -2,14 +2,17 @@
 
 from typing import NamedTuple
 
+import brainevent
 import brainpy.state
 import brainstate
 import brainunit
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import etrace_config
 
+brainevent.config.set_backend("cpu", "jax_raw")  # its default there needs numba
 INPUTS, UNITS = 3, 4
 ms, mA, mS, mV = brainunit.ms, brainunit.mA, brainunit.mS, brainunit.mV
 
@@ -44,6 +47,83 @@ class ConductanceBased(brainstate.nn.Module):
         g_i = self.g_i(jax.nn.softplus(self.inhibit(spikes)) * mS)
         v = self.neuron.V.value
         return self.neuron(g_e * (4.0 * mV - v) + g_i * (-2.0 * mV - v) + 0.5 * brainunit.uA)
+
+
+class Projections(brainstate.nn.Module):
+    """Excitatory and inhibitory populations as projections onto one layer, through conductances of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.neuron = brainpy.state.LIF(
+            2 * UNITS,
+            V_rest=0.0 * mV,
+            V_reset=0.0 * mV,
+            V_th=1.0 * mV,
+            tau=20.0 * ms,
+            V_initializer=brainstate.nn.init.Constant(0.5 * mV),
+        )
+        self.drive = brainstate.nn.Linear(INPUTS, 2 * UNITS)
+        self.excite, self.inhibit = self._onto(5.0 * ms, 4.0 * mV), self._onto(8.0 * ms, -2.0 * mV)
+
+    def _onto(self, tau, reversal):
+        weight = brainstate.nn.init.Normal(0.1, 0.3, unit=mS)
+        return brainpy.state.AlignPostProj(
+            comm=brainstate.nn.Linear(UNITS, 2 * UNITS, w_init=weight, b_init=None),
+            syn=brainpy.state.Expon.desc(2 * UNITS, tau=tau, g_initializer=brainstate.nn.init.Constant(0.0 * mS)),
+            out=brainpy.state.COBA.desc(E=reversal),
+            post=self.neuron,
+        )
+
+    def update(self, x):
+        spikes = self.neuron.get_spike()
+        self.excite(spikes[..., :UNITS])
+        self.inhibit(spikes[..., UNITS:])
+        self.neuron(self.drive(x) * mA + 2.0 * mA)
+        return self.neuron.get_spike()
+
+
+class Events(brainstate.nn.Module):
+    """A recurrent layer whose spikes travel through an event-driven sparse product."""
+
+    def __init__(self, connect):
+        super().__init__()
+        self.weights, self.recurrent = brainstate.nn.Linear(INPUTS, UNITS), connect()
+        self.synapse = brainpy.state.Expon(UNITS, tau=5.0 * ms, g_initializer=brainstate.nn.init.Constant(0.0 * mA))
+        self.neuron = brainpy.state.ALIF(UNITS, V_initializer=brainstate.nn.init.Constant(0.5 * mV))
+
+    def update(self, x):
+        events = brainevent.BinaryArray(self.neuron.get_spike())
+        return self.neuron(self.synapse(5.0 * (self.weights(x) + self.recurrent(events)) * mA) + 3.0 * mA)
+
+
+def compressed_rows():
+    """Return a sparse layer of nine connections."""
+    matrix = np.random.default_rng(3).normal(size=(UNITS, UNITS)) * (np.add.outer(range(UNITS), range(UNITS)) % 2 == 1)
+    return brainstate.nn.SparseLinear(brainevent.CSR.fromdense(jnp.asarray(matrix)))
+
+
+def fixed_number():
+    """Return a layer of two connections per unit."""
+    return brainstate.nn.EventFixedNumConn(UNITS, UNITS, 2, brainstate.nn.init.Normal(0.0, 1.0), seed=0)
+
+
+class DelayLine(brainstate.nn.Module):
+    """Outputs that come back two steps late, through a line of hidden states."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = brainstate.nn.Linear(INPUTS + UNITS, UNITS)
+
+    def init_state(self, batch_size=None, **kwargs):
+        lead = () if batch_size is None else (batch_size,)
+        make = lambda *shape: brainstate.HiddenState(jnp.zeros((*lead, *shape), brainstate.environ.dftype()))
+        self.h, self.line = make(UNITS), make(2, UNITS)
+
+    def update(self, x):
+        late = self.line.value[..., -1, :]
+        self.h.value = 0.7 * self.h.value + jnp.tanh(self.weights(jnp.concatenate([x, late], -1)))
+        self.line.value = jnp.stack([self.h.value, self.line.value[..., 0, :]], axis=-2)
+        return self.h.value
 
 
 class Stack(brainstate.nn.Module):
@@ -93,6 +173,10 @@ ZOO = {
     "alif": Row(lambda: Spiking(brainpy.state.ALIF)),
     "gif": Row(lambda: Spiking(brainpy.state.Gif)),
     "conductances": Row(ConductanceBased),
+    "projections": Row(Projections),
+    "sparse-events": Row(lambda: Events(compressed_rows)),
+    "fixed-number-events": Row(lambda: Events(fixed_number)),
+    "delay-line": Row(DelayLine),
     "stack": Row(Stack, in_step=("readout.weight",)),
     "listed": Row(Listed),
 }
