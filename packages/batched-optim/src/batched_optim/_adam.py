@@ -145,43 +145,44 @@ class BatchedAdam(EnsembleOptimizer):
         # Equal counts are a property of the data, so a run and its resumption take the same path.
         self._counts_agree = all(bool((steps == steps[0]).all()) for steps in self._buffers.by_kind["step"].values())
 
-    def _directions(self, group: list[Rows]) -> list[tuple[Tensor, Tensor]]:
-        fusable = self._counts_agree and not any(isinstance(beta, Tensor) for beta in self.betas)
+    def _directions(self, group: list[Rows], packed: dict[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
+        fusable = self._counts_agree and not isinstance(self.beta1, Tensor) and not isinstance(self.beta2, Tensor)
         fusable = fusable and self.inactive == "advance" and not torch.compiler.is_compiling()
-        fused = [rows for rows in group if fusable and not rows.holds_buffers]
-        found = dict(zip(map(id, fused), self._fused_directions(fused), strict=True))
-        return [found[id(rows)] if id(rows) in found else self._direction(rows) for rows in group]
+        by_dtype: dict[torch.dtype | None, list[int]] = {}
+        for place, rows in enumerate(group):
+            by_dtype.setdefault(rows.gradient.dtype if fusable and not rows.holds_buffers else None, []).append(place)
+        found: dict[int, tuple[Tensor, Tensor]] = {}
+        for dtype, places in by_dtype.items():
+            chosen = [group[place] for place in places]
+            several = [self._direction(rows) for rows in chosen] if dtype is None else self._fused_directions(chosen)
+            found.update(zip(places, several, strict=True))
+        return [found[place] for place in range(len(group))]
 
     def _fused_directions(self, group: list[Rows]) -> list[tuple[Tensor, Tensor]]:
-        """Return the directions of several tensors by PyTorch's fused kernel: one pass over their memory.
+        """Return the directions of several tensors of one dtype by PyTorch's fused kernel: one pass over their memory.
 
         The kernel is given a zero to update at rate -1, so that it returns the direction itself and the rates, one
         per member, can be applied afterwards.
         """
-        by_dtype: dict[torch.dtype, list[Rows]] = {}
         directions = [
             torch.zeros_like(rows.buffers["m"]) if rows.scratch is None else rows.scratch.zero_() for rows in group
         ]
-        for rows in group:
-            rows.buffers["step"].add_(1)
-            by_dtype.setdefault(rows.gradient.dtype, []).append(rows)
-        for dtype in by_dtype:
-            chosen = [i for i, rows in enumerate(group) if rows.gradient.dtype == dtype]
-            torch._fused_adam_(
-                [directions[i] for i in chosen],
-                [group[i].gradient.contiguous() for i in chosen],
-                [group[i].buffers["m"] for i in chosen],
-                [group[i].buffers["v"] for i in chosen],
-                [],
-                [group[i].buffers["step"][0].float() for i in chosen],
-                lr=-1.0,
-                beta1=float(self.beta1),
-                beta2=float(self.beta2),
-                weight_decay=0.0,
-                eps=self.eps,
-                amsgrad=False,
-                maximize=False,
-            )
+        torch._foreach_add_([rows.buffers["step"] for rows in group], 1)
+        torch._fused_adam_(
+            directions,
+            [rows.gradient.contiguous() for rows in group],
+            [rows.buffers["m"] for rows in group],
+            [rows.buffers["v"] for rows in group],
+            [],
+            [rows.buffers["step"][0].float() for rows in group],
+            lr=-1.0,
+            beta1=float(self.beta1),
+            beta2=float(self.beta2),
+            weight_decay=0.0,
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+        )
         return [(direction, rows.rate()) for direction, rows in zip(directions, group, strict=True)]
 
     def _direction(self, rows: Rows) -> tuple[Tensor, Tensor]:

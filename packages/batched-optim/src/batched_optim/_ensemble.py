@@ -89,11 +89,15 @@ class EnsembleOptimizer(BaseOptimizer):
         """Return the buffers of one parameter tensor."""
 
     @abstractmethod
-    def _directions(self, group: list[Rows]) -> list[tuple[Tensor, Tensor]]:
+    def _directions(self, group: list[Rows], packed: dict[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Advance the buffers of some rows; return direction and scale of each: theta moves by -scale * direction."""
 
-    def _regularized(self, gradient: Tensor, theta: Tensor, rows: slice | None) -> Tensor:
-        """Return some members' rows of a gradient with penalties on the parameters added."""
+    def _penalizes(self) -> bool:
+        """Tell whether gradients get penalties on the parameters."""
+        return False
+
+    def _penalized(self, gradient: Tensor, theta: Tensor, rows: slice | None) -> Tensor:
+        """Return some members' rows of a gradient with the penalties added."""
         return gradient
 
     # Layout.
@@ -110,7 +114,7 @@ class EnsembleOptimizer(BaseOptimizer):
         self._nonfinite = torch.zeros(self._layout.size, dtype=torch.int64, device=device)
         self._buffers = Buffers(self._tensors_with_state(), self._buffer_specs, device)
         limit = BLOCK_ELEMENTS * torch.get_num_threads() if device.type == "cpu" else None
-        self._scratch: dict[torch.dtype, Tensor] = {}
+        self._scratch: dict[tuple[torch.dtype, torch.Size], Tensor] = {}
         self._compiled: Callable[..., dict[str, Tensor]] | None = None
         # Ranks hold different numbers of members; what they must compute alike, they compute apart from these.
         apart = self.process_group is not None
@@ -168,9 +172,9 @@ class EnsembleOptimizer(BaseOptimizer):
         if self.clip_scope == "member" and self.clip_norm is not None:
             call.norms = joint_norms(self._clamped(call, name) for name in self._layout.specs)
         outputs: dict[str, Tensor] = {}
-        for pieces in self._whole if torch.compiler.is_compiling() else self._blocks:
+        for pieces, packed in self._whole if torch.compiler.is_compiling() else self._blocks:
             group = [self._rows(call, piece, outputs) for piece in pieces]
-            for rows, (direction, scale) in zip(group, self._directions(group), strict=True):
+            for rows, (direction, scale) in zip(group, self._directions(group, packed), strict=True):
                 new = rows.moved(direction, scale)
                 if rows.out is None:
                     outputs[rows.name] = new
@@ -190,8 +194,11 @@ class EnsembleOptimizer(BaseOptimizer):
         gradient = take(call.grads[name], rows)
         if gradient.dtype != spec.compute_dtype:
             gradient = gradient.to(spec.compute_dtype)
-        theta = call.params[name][None] if spec.shared else take(call.params[name], rows)
-        gradient = self._regularized(-gradient if self.maximize else gradient, theta, rows)
+        if self.maximize:
+            gradient = -gradient
+        if self._penalizes():
+            theta = call.params[name][None] if spec.shared else take(call.params[name], rows)
+            gradient = self._penalized(gradient, theta, rows)
         return clip_by_value(gradient, self.clip_value)
 
     def _clipped(self, call: Call, name: str, rows: slice | None = None) -> Tensor:
@@ -204,16 +211,15 @@ class EnsembleOptimizer(BaseOptimizer):
 
     def _rows(self, call: Call, piece: Piece, outputs: dict[str, Tensor]) -> Rows:
         """Return what an update of some rows of one tensor needs."""
-        name, start, stop = piece
+        name, rows, buffers = piece
         spec = self._buffers.specs[name]
         if spec.shared:
-            return self._shared_row(call, name)
-        rows = None if stop - start == spec.rows else slice(start, stop)
-        values = {key: take(value, rows) for key, value in call.values.items()}
-        mask = None if call.mask is None else take(call.mask, rows)
+            return self._shared_row(call, name, buffers)
+        values = call.values if rows is None else {key: take(value, rows) for key, value in call.values.items()}
+        mask = take(call.mask, rows)
         freezes = mask is not None and self.inactive == "freeze"
         theta, gradient = self._operands(call, name, rows)
-        found = Rows(name, start, theta, gradient, mask, freezes, values, self._buffers.of_rows(name, rows))
+        found = Rows(name, theta, gradient, mask, freezes, values, buffers)
         if rows is not None:
             if name not in outputs:
                 outputs[name] = torch.empty((spec.rows, *spec.row_shape), dtype=theta.dtype, device=theta.device)
@@ -221,17 +227,17 @@ class EnsembleOptimizer(BaseOptimizer):
         return found
 
     def _scratch_like(self, rows: Tensor) -> Tensor:
-        """Return memory for one value per element, the same for all blocks; fresh memory costs page faults."""
-        kept = self._scratch.get(rows.dtype)
-        if kept is None or kept.numel() < rows.numel():
-            kept = self._scratch[rows.dtype] = torch.empty(rows.numel(), dtype=rows.dtype, device=rows.device)
-        return kept[: rows.numel()].view(rows.shape)
+        """Return memory for one value per element, the same for like blocks; fresh memory costs page faults."""
+        key = rows.dtype, rows.shape
+        if key not in self._scratch:
+            self._scratch[key] = torch.empty_like(rows, memory_format=torch.contiguous_format)
+        return self._scratch[key]
 
     def _operands(self, call: Call, name: str, rows: slice | None) -> tuple[Tensor, Tensor]:
         """Return some rows of a batched parameter and of its clipped gradient."""
         return take(call.params[name], rows), self._clipped(call, name, rows)
 
-    def _shared_row(self, call: Call, name: str) -> Rows:
+    def _shared_row(self, call: Call, name: str, buffers: dict[str, Tensor]) -> Rows:
         """Return a shared parameter as one row, driven by the average over the active members."""
         gradient = self._clipped(call, name)
         mask = call.mask
@@ -246,7 +252,7 @@ class EnsembleOptimizer(BaseOptimizer):
         if self.shared_param_lr_multiplier != 1.0:
             values["lr"] = values["lr"] * self.shared_param_lr_multiplier
         theta, active = call.params[name][None], average.active
-        return Rows(name, 0, theta, average.gradient, active, active is not None, values, self._buffers.of_rows(name))
+        return Rows(name, theta, average.gradient, active, active is not None, values, buffers)
 
     def _finished(self, call: Call, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the new parameters by name, in the order in which the old ones came."""

@@ -176,30 +176,29 @@ class BatchedLBFGS(EnsembleOptimizer):
 
     # One update, in stages: large tensors one by one, the small matrices of all of them together.
 
-    def _directions(self, group: list[Rows]) -> list[tuple[Tensor, Tensor]]:
+    def _directions(self, group: list[Rows], packed: dict[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
         sizes = [len(rows.theta) for rows in group]
-        state = self._buffers.packed_rows(group[0].name, group[0].start, sum(sizes))
         works = [Pairing(rows) for rows in group]
         active = _joint_mask(group, sizes)
         gram = torch.cat([work.gram() for work in works]).double()
-        stored, rejected = judge(gram, active & state["has_previous"], self.curvature_eps)
-        for work, head in zip(works, torch.split(state["head"], sizes), strict=True):
+        stored, rejected = judge(gram, active & packed["has_previous"], self.curvature_eps)
+        for work, head in zip(works, torch.split(packed["head"], sizes), strict=True):
             work.record(head)
         products = torch.cat([work.products() for work in works]).double().unflatten(2, (-1, 2))
-        weights = recur(state, stored, gram, products)
+        weights = recur(packed, stored, gram, products)
         for work, part in zip(works, torch.split(weights, sizes), strict=True):
             work.combine(part)
 
         rates = torch.cat([rows.flat("lr").expand(size) for rows, size in zip(group, sizes, strict=True)])
         norms = torch.cat([work.norms() for work in works]).double()
-        scale, updated, capped = self._scale(rates * state["gamma"], norms, active)
+        scale, updated, capped = self._scale(rates * packed["gamma"], norms, active)
         failed = active & ~updated
         events = (torch.ones_like(active), stored, rejected, updated, capped, failed)
-        state["counts"].add_(torch.stack(events, 1))
-        forget(state, failed)
+        packed["counts"].add_(torch.stack(events, 1))
+        forget(packed, failed)
         for work, was_active in zip(works, torch.split(active, sizes), strict=True):
             work.remember(was_active)
-        state["has_previous"].copy_(self._known(group, sizes, state["has_previous"], active) & ~failed)
+        packed["has_previous"].copy_(self._known(group, sizes, packed["has_previous"], active) & ~failed)
         for work, part in zip(works, torch.split(updated, sizes), strict=True):
             work.rows.mask = None if work.rows.mask is None else part
         parts = torch.split(torch.where(updated, scale, 0.0), sizes)

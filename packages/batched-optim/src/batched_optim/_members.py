@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import torch
@@ -45,13 +45,12 @@ class Rows:
     """Some rows of one parameter tensor, with all that an update of them needs."""
 
     name: str
-    start: int
     theta: Tensor
     gradient: Tensor
     mask: Tensor | None
     holds_buffers: bool
     values: dict[str, float | Tensor]
-    buffers: dict[str, Tensor] = field(default_factory=dict)
+    buffers: dict[str, Tensor]
     out: Tensor | None = None  # where the new rows go, when they are a part of a tensor
     scratch: Tensor | None = None  # memory for one value per element
 
@@ -70,7 +69,8 @@ class Rows:
 
     def rate(self) -> Tensor:
         """Return the learning rate in computing precision, shape () or (rows,)."""
-        return torch.as_tensor(self.values["lr"]).to(self.gradient.dtype)
+        rate: Tensor = self.values["lr"]  # type: ignore[assignment]  # the rate is always a tensor
+        return rate.to(self.gradient.dtype)
 
     def keep_inactive(self, new: Tensor, old: Tensor) -> Tensor:
         """Return `new` where rows are active and `old` where they are not."""

@@ -98,14 +98,17 @@ class BatchedSGD(EnsembleOptimizer):
     def _buffer_specs(self, spec: TensorSpec) -> dict[str, BufferSpec]:
         return {"momentum_buffer": BufferSpec(spec.row_shape, spec.compute_dtype)}
 
-    def _regularized(self, gradient: Tensor, theta: Tensor, rows: slice | None) -> Tensor:
+    def _penalizes(self) -> bool:
+        return isinstance(self.weight_decay, Tensor) or self.weight_decay != 0.0
+
+    def _penalized(self, gradient: Tensor, theta: Tensor, rows: slice | None) -> Tensor:
         decay = self.weight_decay
         if isinstance(decay, Tensor):
             column = take(decay, rows).to(gradient.dtype).reshape(-1, *[1] * (gradient.ndim - 1))
             return torch.addcmul(gradient, column, theta.to(gradient.dtype))
-        return gradient if decay == 0.0 else gradient.add(theta, alpha=decay)
+        return gradient.add(theta, alpha=decay)
 
-    def _directions(self, group: list[Rows]) -> list[tuple[Tensor, Tensor]]:
+    def _directions(self, group: list[Rows], packed: dict[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
         return [self._direction(rows) for rows in group]
 
     def _direction(self, rows: Rows) -> tuple[Tensor, Tensor]:
