@@ -19,9 +19,9 @@ every_model = pytest.mark.parametrize(
 
 
 @pytest.fixture(autouse=True)
-def time_step():
-    """Set the step of the models in physical time."""
-    with brainstate.environ.context(dt=1.0 * brainunit.ms):
+def training():
+    """Set the step of the models in physical time, and let dropout drop."""
+    with brainstate.environ.context(dt=1.0 * brainunit.ms, fit=True):
         yield
 
 

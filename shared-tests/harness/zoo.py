@@ -126,6 +126,24 @@ class DelayLine(brainstate.nn.Module):
         return self.h.value
 
 
+class Normalised(brainstate.nn.Module):
+    """Layer norm and dropout inside the recurrence, dropout after it."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights, self.readout = brainstate.nn.Linear(INPUTS + UNITS, UNITS), brainstate.nn.Linear(UNITS, 2)
+        self.norm, self.dropout = brainstate.nn.LayerNorm(UNITS), brainstate.nn.Dropout(0.7)
+
+    def init_state(self, batch_size=None, **kwargs):
+        shape = (UNITS,) if batch_size is None else (batch_size, UNITS)
+        self.h = brainstate.HiddenState(jnp.zeros(shape, brainstate.environ.dftype()))
+
+    def update(self, x):
+        drive = self.dropout(self.weights(jnp.concatenate([x, self.h.value], -1)))
+        self.h.value = 0.5 * self.h.value + jnp.tanh(self.norm(drive))
+        return self.readout(self.dropout(self.h.value))
+
+
 class Stack(brainstate.nn.Module):
     """Two recurrent cells and a readout."""
 
@@ -177,6 +195,7 @@ ZOO = {
     "sparse-events": Row(lambda: Events(compressed_rows)),
     "fixed-number-events": Row(lambda: Events(fixed_number)),
     "delay-line": Row(DelayLine),
+    "norm-and-dropout": Row(Normalised, in_step=("readout.weight",)),
     "stack": Row(Stack, in_step=("readout.weight",)),
     "listed": Row(Listed),
 }

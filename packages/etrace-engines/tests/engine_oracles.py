@@ -71,7 +71,7 @@ def bptt(model, xs, targets, *, window=None, loss=squared, wrt="params"):
         value = 0.0
         for t in range(len(jax.tree.leaves(xs)[0])):
             if window is not None and t % window == 0:
-                state = jax.lax.stop_gradient(state)
+                state = {path: jax.lax.stop_gradient(value) for path, value in state.items()}
             state, y = step(params, state, jax.tree.map(lambda x, t=t: x[t], xs))
             value = value + loss(y, targets[t])
         return value
