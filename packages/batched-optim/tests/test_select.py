@@ -1,5 +1,8 @@
 """Selecting, joining and resetting members."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from optim_cases import BATCHED, MEMBERS, SHARED, assert_bit_equal, ensemble, every_optimizer, gradients, run
@@ -60,6 +63,20 @@ def test_select_copies_the_state_bit_for_bit_and_shares_no_memory(kind):
         if isinstance(buffers, dict):
             expected = {name: b if name in SHARED else b[[3, 1]] for name, b in before[field].items()}
             assert_bit_equal(buffers, expected)
+    assert_bit_equal(optimizer.state_dict(), before)
+
+
+@every_optimizer
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_copies_and_pickles_go_on_alike_and_apart(kind, duplicate):
+    optimizer, params = trained(kind)
+    before = optimizer.state_dict()
+    expected = optimizer.select(slice(None))
+
+    other = duplicate(optimizer)
+
+    assert_bit_equal(run(other, params, range(12, 20)), run(expected, params, range(12, 20)))
+    assert_bit_equal(other.state_dict(), expected.state_dict())
     assert_bit_equal(optimizer.state_dict(), before)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -47,7 +46,7 @@ def concatenate(optimizers: Sequence[Optimizer]) -> Optimizer:
     first = optimizers[0]
     for position, other in enumerate(optimizers):
         _check(first, other, position)
-    new = copy.copy(first)
+    new = first._without_buffers()
     new._members = first._layout.resized(sum(one.num_members for one in optimizers))
     for name in ("_lr", *first._member_settings):
         setattr(new, name, _joined([getattr(one, name) for one in optimizers], [one.num_members for one in optimizers]))

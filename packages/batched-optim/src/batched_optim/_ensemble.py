@@ -6,10 +6,8 @@ of their parameter, so that selecting, joining, resetting, saving and loading me
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
@@ -18,22 +16,10 @@ from torch import Tensor
 from ._base import BaseOptimizer
 from ._buffers import BLOCK_ELEMENTS, Buffers, BufferSpec, Piece, copy_rows
 from ._clip import clip_by_norm, clip_by_value, joint_norms, row_norms
-from ._members import Index, Members, Rows, TensorSpec, owned, per_member, positions, take
+from ._members import Call, Index, Members, Rows, TensorSpec, owned, per_member, positions, take
 from ._shared import average_over_members, finite_rows
 from ._state import compare_states
 from ._validation import LRLike, check_range, member_value
-
-
-@dataclass
-class Call:
-    """What one step was called with, and what it found."""
-
-    params: Mapping[str, Tensor]
-    grads: Mapping[str, Tensor]
-    mask: Tensor | None
-    values: dict[str, Any]  # Any: a float, or a tensor of shape () or (members,)
-    norms: Tensor | None = None
-    nonfinite: Tensor | None = None
 
 
 class EnsembleOptimizer(BaseOptimizer):
@@ -51,6 +37,8 @@ class EnsembleOptimizer(BaseOptimizer):
     )
     _fixed_settings: ClassVar[tuple[str, ...]] = ("shared_param_names",)  # loading does not change them
     _member_settings: ClassVar[tuple[str, ...]] = ()  # those that may be a (members,) tensor
+    # What `_allocate` makes:
+    _allocated: ClassVar[tuple[str, ...]] = ("_nonfinite", "_buffers", "_scratch", "_compiled", "_blocks", "_whole")
 
     def __init__(
         self, params: Mapping[str, Tensor], shared_param_names: Iterable[str], lr: LRLike, *args: Any, **options: Any
@@ -120,6 +108,23 @@ class EnsembleOptimizer(BaseOptimizer):
         apart = self.process_group is not None
         self._blocks = self._buffers.plan(self._weight, limit, shared_apart=apart)
         self._whole = self._buffers.plan(self._weight, None, shared_apart=apart)
+
+    def _without_buffers(self) -> Self:
+        """Return an optimizer of the same settings that has still to allocate its buffers."""
+        new = object.__new__(type(self))
+        new.__dict__.update({name: value for name, value in vars(self).items() if name not in self._allocated})
+        return new
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle or a copy holds: views of one buffer would become separate buffers there."""
+        return {**vars(self._without_buffers()), "state": self.state_dict()}
+
+    def __setstate__(self, content: dict[str, Any]) -> None:
+        """Restore what `__getstate__` returned."""
+        state = content.pop("state")
+        self.__dict__.update(content)
+        self._allocate()
+        self.load_state_dict(state)
 
     def _tensors_with_state(self) -> dict[str, TensorSpec]:
         """Return the tensors that carry buffers, shared ones last; empty ones have nothing to update."""
@@ -296,7 +301,7 @@ class EnsembleOptimizer(BaseOptimizer):
         rows = self._positions(members)
         if len(rows) == 0:
             raise ValueError("`members` selects none; an optimizer needs at least one member.")
-        new = copy.copy(self)
+        new = self._without_buffers()
         new._members = self._layout.resized(len(rows))
         for name in ("_lr", *self._member_settings):
             value = getattr(self, name)

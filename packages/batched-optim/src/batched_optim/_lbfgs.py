@@ -11,8 +11,8 @@ from torch import Tensor
 from ._base import Options
 from ._buffers import BufferSpec
 from ._compact import Pairing, as_vectors, forget, judge, recur, ring_order
-from ._ensemble import Call, EnsembleOptimizer
-from ._members import Rows, TensorSpec
+from ._ensemble import EnsembleOptimizer
+from ._members import Call, Rows, TensorSpec
 from ._validation import LRLike, check_flag, check_optional
 
 COUNTERS = ("steps", "pairs", "rejected", "updates", "capped", "failed")

@@ -41,6 +41,18 @@ class TensorSpec:
 
 
 @dataclass
+class Call:
+    """What one step was called with, and what it found."""
+
+    params: Mapping[str, Tensor]
+    grads: Mapping[str, Tensor]
+    mask: Tensor | None
+    values: dict[str, Any]  # Any: a float, or a tensor of shape () or (members,)
+    norms: Tensor | None = None
+    nonfinite: Tensor | None = None
+
+
+@dataclass
 class Rows:
     """Some rows of one parameter tensor, with all that an update of them needs."""
 
