@@ -130,6 +130,35 @@ def _vmapped_gradient(learner, xs, targets):
     return jax.tree.map(lambda g: g.sum(0), per_sample)
 
 
+@every_rule
+def test_vmap_over_members_agrees_with_separate_models(rule):
+    xs, targets = data()
+    learner, _ = make("gru", RULES[rule], xs[0])
+    run = lambda: learner.etrace_grad(xs, targets, step_fn=lambda x, y: squared(learner(x), y), reduction="sum")
+    pure = brainstate.transform.StatefulFunction(run, return_only_write=False)
+    pure.make_jaxpr()
+    states = pure.get_states()
+    is_param = [isinstance(state, brainstate.ParamState) for state in states]
+    scaled = lambda factor: [
+        jax.tree.map(lambda p: factor * p, state.value) if param else state.value
+        for state, param in zip(states, is_param, strict=True)
+    ]
+    one = jax.jit(lambda values: pure.jaxpr_call(values)[1])
+    members = [scaled(factor) for factor in (1.0, 0.5, 1.5)]
+    stacked = [
+        jax.tree.map(lambda *leaves: jnp.stack(leaves), *values) if param else values[0]
+        for *values, param in zip(*members, is_param, strict=True)
+    ]
+
+    found = jax.jit(
+        jax.vmap(lambda values: pure.jaxpr_call(values)[1], in_axes=([0 if p else None for p in is_param],))
+    )(stacked)
+
+    for k, values in enumerate(members):
+        assert relative_error(jax.tree.map(lambda g, k=k: g[k], found), one(values)) < 1e-5
+    assert relative_error(one(members[1]), one(members[0])) > 1e-2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["single-step", "multi-step"])
 def test_no_tracer_leaks(method):
