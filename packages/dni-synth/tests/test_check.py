@@ -49,6 +49,7 @@ def test_another_loss_is_an_error_with_ratio_and_cosine(learner, name):
         use(learner, losses)
 
 
+@pytest.mark.slow
 def test_the_same_loss_passes(learner):
     use(learner)
 
@@ -81,6 +82,7 @@ def test_truncation_is_never_checked(learner):
     use(learner, lambda ys: 3 * squares(ys), synth="off")
 
 
+@pytest.mark.slow
 def test_another_window_length_is_a_warning_for_a_sum_over_steps(learner):
     with pytest.warns(UserWarning, match="fitted for windows of 3 steps and is used with windows of 4"):
         use(learner, chunk_size=4)
@@ -124,6 +126,7 @@ def test_a_plain_gradient_of_another_loss_is_an_error_with_ratio_and_cosine(lear
         window_gradient(learner, losses)
 
 
+@pytest.mark.slow
 def test_a_plain_gradient_of_the_same_loss_passes_and_is_the_driven_one(learner):
     found = window_gradient(learner)
 
@@ -134,6 +137,11 @@ def test_a_plain_gradient_of_the_same_loss_passes_and_is_the_driven_one(learner)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, driven)
 
 
+def test_a_plain_gradient_of_the_same_loss_passes(learner):
+    window_gradient(learner)
+
+
+@pytest.mark.slow
 def test_the_check_of_a_plain_gradient_can_be_overridden(learner, monkeypatch):
     monkeypatch.setattr(learner, "check", "warn")
     with pytest.warns(UserWarning, match="is 3 and their cosine 1"):
@@ -142,6 +150,7 @@ def test_the_check_of_a_plain_gradient_can_be_overridden(learner, monkeypatch):
     window_gradient(learner, lambda ys: 3 * squares(ys))
 
 
+@pytest.mark.slow
 def test_a_plain_gradient_inside_jit_shows_no_values_to_compare(learner):
     brainstate.transform.jit(lambda: window_gradient(learner, lambda ys: 3 * squares(ys)))()
 

@@ -3,11 +3,12 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from dni_oracles import WINDOW, make_learner, sequence, squares
+from dni_oracles import BATCH, WINDOW, make_learner, sequence, squares
 from safetensors.numpy import save_file
 
 import dni_synth
 import etrace_engines as ee
+from dni_synth._signature import Fitted, Signature
 
 
 def make(synthesizer, seed=0):
@@ -18,8 +19,13 @@ def make(synthesizer, seed=0):
 
 @pytest.fixture(scope="module")
 def fitted():
+    """A learner as a fit leaves it: every array has values of its own."""
     learner = make(dni_synth.Normalized(dni_synth.Affine()))
-    dni_synth.train_synthetic_gradient(learner, sequence(), chunk_size=WINDOW, lr=0.1)
+    generator = np.random.default_rng(0)
+    for state in (*learner.synthesizer.states_dict().values(), *learner.synthesizer.statistics_dict().values()):
+        state.value = jnp.asarray(generator.normal(size=state.value.shape), state.value.dtype)
+    probes = generator.normal(size=(2, WINDOW, 1))
+    learner.injection.fitted = Fitted(Signature(WINDOW, (BATCH,), ("h",), True, probes[0], probes[1, :1]))
     return learner
 
 
@@ -44,8 +50,11 @@ def test_parameters_statistics_and_signature_come_back(fitted, path):
 
 
 @pytest.mark.slow
-def test_a_loaded_signature_still_checks_the_loss(path):
-    learner = make(dni_synth.Normalized(dni_synth.Affine()))
+def test_a_loaded_signature_still_checks_the_loss(tmp_path):
+    fitted, path = make(dni_synth.Affine()), tmp_path / "affine.safetensors"
+    dni_synth.train_synthetic_gradient(fitted, sequence(), chunk_size=WINDOW, lr=0.1)
+    dni_synth.save_synthesizer(fitted, path)
+    learner = make(dni_synth.Affine())
     dni_synth.load_synthesizer(learner, path)
 
     with pytest.raises(ValueError, match="is 3 and their cosine 1"):

@@ -47,6 +47,7 @@ def test_the_function_and_the_method_attach_alike():
     assert sorted(first.synthesizer.states_dict()) == sorted(second.synthesizer.states_dict())
 
 
+@pytest.mark.slow
 def test_states_that_are_coupled_position_by_position_form_one_group():
     learner = ee.compile(brainstate.nn.LSTMCell(INPUTS, 4), dni_synth.DNI, jnp.zeros((BATCH, INPUTS)), batch_size=BATCH)
     learner.attach(dni_synth.Affine())
@@ -74,6 +75,7 @@ def test_bad_arguments_are_named(call, error, match):
         call()
 
 
+@pytest.mark.slow
 def test_a_synthesiser_of_another_learner_is_refused_with_both_sides():
     synthesizer = make_learner(synthesizer=dni_synth.Affine()).synthesizer
     other = ee.compile(brainstate.nn.GRUCell(INPUTS, 4), dni_synth.DNI, jnp.zeros((BATCH, INPUTS)), batch_size=BATCH)

@@ -70,6 +70,7 @@ def test_on_the_labelled_task_only_the_conditional_map_helps(context_dim, verdic
     assert str(report).endswith(verdict)
 
 
+@pytest.mark.slow
 def test_the_exact_estimate_has_cosine_one():
     exact = future_gradients(start_params(), sequence())
 

@@ -62,6 +62,7 @@ def reference(params, fitted, xs, lam):
     return jnp.stack(found[::-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lam", [0.0, 0.3, 1.0])
 def test_targets_equal_a_loop_from_the_end(learner, lam):
     found = targets(learner, lam).gradients[("h",)]

@@ -28,7 +28,7 @@ def attach(learner: DNI, synthesizer: Synthesizer, **options: Any) -> None:
     Examples
     --------
     >>> import brainstate, jax.numpy as jnp, etrace_engines, dni_synth
-    >>> model = brainstate.nn.GRUCell(2, 4)
+    >>> model = brainstate.nn.ValinaRNNCell(2, 4)
     >>> learner = etrace_engines.compile(model, dni_synth.DNI, jnp.ones((1, 2)), batch_size=1)
     >>> dni_synth.attach(learner, dni_synth.MLP(width=8))
     >>> type(learner.synthesizer).__name__
