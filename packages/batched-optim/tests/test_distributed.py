@@ -32,33 +32,44 @@ OPTIONS = {
 }
 
 
-def rank_main(folder, rank, world):
+def rank_main(folder, rank, world, compiled):
     """What each rank does: step, save, be killed in the middle of a save."""
     group = torch.distributed
     group.init_process_group("gloo", init_method=f"file://{folder}/store{world}", rank=rank, world_size=world)
-    rows = slice(*PARTS[world][rank])
+    part = slice(*PARTS[world][rank])
     for name, kind in OPTIMIZERS.items():
+        rows = part
         params, rates = ensemble()
         options = {key: v[rows] if isinstance(v, torch.Tensor) else v for key, v in OPTIONS[name].items()}
         own = {key: p if key in SHARED else p[rows] for key, p in params.items()}
-        optimizer = kind(own, SHARED, rates[rows], process_group=group.group.WORLD, **options)
-        for step in range(STEPS):
-            whole = own if world == 1 else {k: p if k in SHARED else spread(p, rows) for k, p in own.items()}
-            grads = {key: g[rows] for key, g in gradients(whole, step).items()}
-            # A rank may give no mask when all its members are active.
-            mask = mask_at(step)[rows]
-            own = optimizer.step(own, grads, None if bool(mask.all()) else mask)
-
+        optimizer = kind(own, SHARED, rates[rows], process_group=group.group.WORLD, compile=compiled, **options)
+        own = advance(optimizer, own, rows, range(STEPS))
         save(Path(folder) / f"{name}{world}.safetensors", optimizer, own, {"step": STEPS})
         torch.save(own, Path(folder) / f"{name}{world}rank{rank}")
+
+        rows = members_of_rank(MEMBERS)  # another division
+        found = load(Path(folder) / f"{name}{world}.safetensors", members=rows, process_group=group.group.WORLD)
+        later = advance(found.optimizer, found.params, rows, range(STEPS, STEPS + 5))
+        torch.save(later, Path(folder) / f"{name}{world}later{rank}")
 
     torch.save(members_of_rank(MEMBERS), Path(folder) / f"members{world}rank{rank}")
     if rank == world - 1:
         os._exit(9)  # as if killed: it never writes its shard of the next checkpoint
     try:
-        save(Path(folder) / f"sgd{world}.safetensors", optimizer, own, {"step": "never"})
+        save(Path(folder) / f"lbfgs{world}.safetensors", optimizer, own, {"step": "never"})
     except RuntimeError:
         sys.exit(0)
+
+
+def advance(optimizer, own, rows, steps):
+    """Take some steps with this rank's members; return their parameters."""
+    for step in steps:
+        whole = {key: p if key in SHARED else spread(p, rows) for key, p in own.items()}
+        grads = {key: g[rows] for key, g in gradients(whole, step).items()}
+        # A rank may give no mask when all its members are active.
+        mask = mask_at(step)[rows]
+        own = optimizer.step(own, grads, None if bool(mask.all()) else mask)
+    return own
 
 
 def spread(tensor, rows):
@@ -68,19 +79,27 @@ def spread(tensor, rows):
     return whole
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((2, False), id="2"),
+        pytest.param((3, False), id="3", marks=pytest.mark.slow),
+        pytest.param((2, True), id="2 compiled", marks=pytest.mark.slow),
+    ],
+)
 def ranks(request, tmp_path_factory):
     """Run the ranks; return the folder in which they left their results, and how many there were."""
-    world, folder = request.param, tmp_path_factory.mktemp("ranks")
+    (world, compiled), folder = request.param, tmp_path_factory.mktemp("ranks")
     code = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import torch; torch.set_num_threads(1); "
-        "import test_distributed; test_distributed.rank_main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))"
+        "import test_distributed; "
+        f"test_distributed.rank_main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), {compiled})"
     )
     processes = [
         subprocess.Popen([sys.executable, "-c", code, folder, str(rank), str(world)], stderr=subprocess.PIPE, text=True)
         for rank in range(world)
     ]
-    errors = [process.communicate(timeout=200)[1] for process in processes]
+    errors = [process.communicate(timeout=400)[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * (world - 1) + [9], errors
     return folder, world
 
@@ -122,6 +141,22 @@ def test_ranks_equal_one_process(name, ranks, alone):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
+def test_ranks_that_load_another_division_go_on_like_one_process(name, ranks, alone):
+    folder, world = ranks
+    optimizer, params = alone[name]
+    optimizer = optimizer.select(slice(None))
+    for step in range(STEPS, STEPS + 5):
+        params = optimizer.step(params, gradients(params, step), mask_at(step))
+
+    parts = [torch.load(folder / f"{name}{world}later{rank}") for rank in range(world)]
+
+    for key in BATCHED:
+        torch.testing.assert_close(torch.cat([part[key] for part in parts]), params[key], rtol=1e-12, atol=1e-12)
+    for key in SHARED:
+        torch.testing.assert_close(parts[-1][key], params[key], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("members", [None, slice(0, 2), slice(2, 5)])
 def test_a_checkpoint_of_ranks_loads_into_any_number_of_ranks(name, members, ranks, alone):
     folder, world = ranks
@@ -144,7 +179,7 @@ def test_a_checkpoint_of_ranks_loads_into_any_number_of_ranks(name, members, ran
 def test_a_rank_killed_during_a_save_leaves_the_last_checkpoint(ranks):
     folder, world = ranks
 
-    assert load(folder / f"sgd{world}.safetensors").metadata == {"step": STEPS}
+    assert load(folder / f"lbfgs{world}.safetensors").metadata == {"step": STEPS}
 
 
 def test_members_are_divided_evenly(ranks):

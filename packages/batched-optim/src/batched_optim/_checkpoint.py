@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from ._concatenate import concatenate
 from ._distributed import write_shards_of_ranks
@@ -135,6 +136,7 @@ def load(
     *,
     members: Index | None = None,
     reset: bool | Index = False,
+    process_group: ProcessGroup | None = None,
 ) -> Checkpoint:
     """Read an optimizer, and its parameters if saved, from a file.
 
@@ -149,6 +151,9 @@ def load(
     reset : bool, or int, slice, list of int, Tensor
         True keeps parameters, rates and settings and drops all state; positions, counted among the loaded members,
         drop the state of those. Default False.
+    process_group : torch.distributed.ProcessGroup or None
+        The ranks over which the members are divided from now on, however many wrote the checkpoint; each loads its
+        own, `members=members_of_rank(n)`. None, the default, means that all are here.
 
     Returns
     -------
@@ -179,7 +184,10 @@ def load(
     found = _load_shards(path, device, members) if in_shards else _load_file(path, device, members)
     if reset is not False:
         found.optimizer.reset(None if reset is True else reset)
-    return found
+    if process_group is None:
+        return found
+    found.optimizer.process_group = process_group
+    return replace(found, optimizer=found.optimizer.select(slice(None)))  # ranks go through shared parameters alike
 
 
 def load_into(path: PathLike, optimizer: EnsembleOptimizer) -> dict[str, Tensor]:
