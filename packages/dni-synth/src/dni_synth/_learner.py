@@ -157,6 +157,11 @@ class DNI(ee.ParamDimVjpAlgorithm):
         error: jax.Array = attached(self).fit_error.value
         return error
 
+    @property
+    def synthesizer_states(self) -> dict[str, brainstate.State]:
+        """Every state of the synthesiser and of its fit by name, but an optimizer's own: what to map in an ensemble."""
+        return attached(self).own_states()
+
     def attach(
         self,
         synthesizer: Synthesizer,

@@ -161,6 +161,12 @@ class Injection:
         """Return the synthesiser's parameters by name."""
         return {name: state.value for name, state in self.synthesizer.states_dict().items()}
 
+    def own_states(self) -> dict[str, brainstate.State]:
+        """Return every state of the synthesiser and of its fit by name."""
+        statistics: dict[str, brainstate.State] = getattr(self.synthesizer, "statistics_dict", dict)()
+        records = {"calls": self.calls, "fit_error": self.fit_error, "entry": self.entry, "digest": self.digest}
+        return {**self.synthesizer.states_dict(), **statistics, **self.regressor.states_dict(), **records}
+
     def values(self) -> dict[Path, Any]:
         """Return the current values of every predicted state."""
         return {path: state.value for path, state in self.states.items()}

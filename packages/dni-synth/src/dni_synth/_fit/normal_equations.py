@@ -119,6 +119,16 @@ class RecursiveLeastSquares:
             sums[group.name] = jnp.zeros((inputs + 1,) * 2, group.dtype), jnp.zeros((inputs + 1, outputs), group.dtype)
         self._sums = brainstate.ShortTermState(sums)
 
+    def states_dict(self) -> dict[str, brainstate.State]:
+        """Return the sums of the normal equations.
+
+        Returns
+        -------
+        dict of str to State
+            One state, or none before `prepare`.
+        """
+        return {} if self._sums is None else {"normal_equations": self._sums}
+
     def fit_boundary(
         self, injection: Injection, values: Values, boundary: Boundary, targets: dict[str, jax.Array]
     ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
+import brainstate
 import jax
 import jax.numpy as jnp
 
@@ -20,6 +21,9 @@ class Regressor(Protocol):
 
     def prepare(self, injection: Injection) -> None:
         """Get ready for the synthesiser that has just been attached."""
+
+    def states_dict(self) -> dict[str, brainstate.State]:
+        """Return its own states by name, without those of an optimizer that the caller holds."""
 
     def fit_boundary(
         self, injection: Injection, values: Values, boundary: Boundary, targets: dict[str, jax.Array]
@@ -38,6 +42,10 @@ class GradientRegressor:
         """Register the optimizer on the synthesiser's parameters."""
         if self.optimizer is not None:
             self.optimizer.register_trainable_weights(injection.synthesizer.states_dict())
+
+    def states_dict(self) -> dict[str, brainstate.State]:
+        """Return nothing: an optimizer belongs to the caller."""
+        return {}
 
     def fit_boundary(
         self, injection: Injection, values: Values, boundary: Boundary, targets: dict[str, jax.Array]
