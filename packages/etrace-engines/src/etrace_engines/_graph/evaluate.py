@@ -57,19 +57,31 @@ def evaluate_step(
     inputs: Inputs,
     swap: Mapping[tuple[int, int], Array] | None = None,
     record: frozenset[int] = frozenset(),
+    *,
+    taps: Mapping[int, Array] | None = None,
+    detach: frozenset[tuple[int, int]] = frozenset(),
+    slabs: frozenset[Any] = frozenset(),
 ) -> Outputs:
-    """Evaluate the true step; `swap` replaces operands, and the operands of the equations in `record` are returned."""
+    """Evaluate the true step.
+
+    `swap` replaces operands, and the operands of the equations in `record` are returned. `taps` are added to the first
+    output of equations; operands in `detach` and the variables `slabs` pass no derivative on.
+    """
     jaxpr = step.closed.jaxpr
-    swap = swap or {}
+    swap, taps = swap or {}, taps or {}
     env: dict[Any, Any] = dict(zip(jaxpr.constvars, step.closed.consts, strict=True))
     env.update(zip(jaxpr.invars, inputs.flat, strict=True))
-    read = lambda v: v.val if isinstance(v, Literal) else env[v]
+    read = lambda v: v.val if isinstance(v, Literal) else jax.lax.stop_gradient(env[v]) if v in slabs else env[v]
     recorded: dict[int, list[Array]] = {}
     for index, eqn in enumerate(jaxpr.eqns):
         operands = [swap[index, k] if (index, k) in swap else read(v) for k, v in enumerate(eqn.invars)]
         if index in record:
             recorded[index] = operands
-        env.update(zip(eqn.outvars, bind(eqn, operands), strict=True))
+        operands = [jax.lax.stop_gradient(x) if (index, k) in detach else x for k, x in enumerate(operands)]
+        produced = bind(eqn, operands)
+        if index in taps:
+            produced[0] = produced[0] + taps[index]
+        env.update(zip(eqn.outvars, produced, strict=True))
     outs = [read(v) for v in jaxpr.outvars]
     a, b = step.num_outputs, step.num_outputs + len(step.hidden)
     return Outputs(outs[:a], outs[a:b], outs[b:], operands=recorded)

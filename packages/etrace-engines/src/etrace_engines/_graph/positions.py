@@ -8,7 +8,7 @@ plainly elementwise, else probed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,40 +36,52 @@ def same_position(
     """
     live = [False] * len(step.hidden)
     freeze: dict[int, set[int]] = {}
+    new = step.closed.jaxpr.outvars[step.num_outputs :]
     for group in groups:
-        labels = _labels(step, groups, group, detached, freeze)
-        new = step.closed.jaxpr.outvars[step.num_outputs :]
+        start = entry_labels(step, group, range(len(group.members)))
+        labels, joins = follow_labels(step, start, slabs_of(step, groups, group), detached, group.num_positions)
+        for index, operands in joins.items():
+            freeze.setdefault(index, set()).update(operands)
         for member, shape in zip(group.members, group.shapes, strict=True):
             label = None if isinstance(new[member], Literal) else labels.get(new[member])
-            live[member] = label is not None and _is_identity(label, int(np.prod(shape)))
+            live[member] = label is not None and is_identity(label, int(np.prod(shape)))
     return live, {index: frozenset(operands) for index, operands in freeze.items()}
 
 
-def _labels(
+def entry_labels(step: StepFunction, group: HiddenGroup, members: Iterable[int]) -> dict[Any, np.ndarray]:
+    """Label the entry values of some of a group's members with their own positions."""
+    old = step.closed.jaxpr.invars[step.num_args + len(step.params) :]
+    label = lambda shape: np.arange(int(np.prod(shape))).reshape(shape)
+    return {old[group.members[k]]: label(group.shapes[k]) for k in members}
+
+
+def slabs_of(step: StepFunction, groups: Sequence[HiddenGroup], group: HiddenGroup) -> frozenset[Any]:
+    """Return the new states of all other groups."""
+    new = step.closed.jaxpr.outvars[step.num_outputs :]
+    others = (new[i] for other in groups if other.index != group.index for i in other.members)
+    return frozenset(v for v in others if not isinstance(v, Literal))
+
+
+def follow_labels(
     step: StepFunction,
-    groups: Sequence[HiddenGroup],
-    group: HiddenGroup,
+    start: dict[Any, np.ndarray],
+    slabs: frozenset[Any],
     detached: frozenset[tuple[int, int]],
-    freeze: dict[int, set[int]],
-) -> dict[Any, np.ndarray]:
-    jaxpr = step.closed.jaxpr
-    first = step.num_args + len(step.params)
-    labels: dict[Any, np.ndarray] = {
-        jaxpr.invars[first + i]: np.arange(int(np.prod(shape))).reshape(shape)
-        for i, shape in zip(group.members, group.shapes, strict=True)
-    }
-    new = jaxpr.outvars[step.num_outputs :]
-    slabs = {new[i] for other in groups if other is not group for i in other.members if not isinstance(new[i], Literal)}
-    for index, eqn in enumerate(jaxpr.eqns):
+    size: int,
+) -> tuple[dict[Any, np.ndarray], dict[int, set[int]]]:
+    """Follow labels through the step: those of every variable that has some, and the operands that join positions."""
+    labels = dict(start)
+    joins: dict[int, set[int]] = {}
+    for index, eqn in enumerate(step.closed.jaxpr.eqns):
         ins = [None if isinstance(v, Literal) or v in slabs else labels.get(v) for v in eqn.invars]
         ins = [None if (index, k) in detached else label for k, label in enumerate(ins)]
         if all(label is None for label in ins):
             continue
-        outs, frozen = _propagate(eqn, ins, int(np.prod(group.shape)))
+        outs, frozen = _propagate(eqn, ins, size)
         if frozen:
-            freeze.setdefault(index, set()).update(frozen)
+            joins[index] = frozen
         labels.update({v: out for v, out in zip(eqn.outvars, outs, strict=True) if out is not None})
-    return labels
+    return labels, joins
 
 
 def _propagate(eqn: JaxprEqn, ins: list[np.ndarray | None], size: int) -> tuple[list[np.ndarray | None], set[int]]:
@@ -86,7 +98,7 @@ def _propagate(eqn: JaxprEqn, ins: list[np.ndarray | None], size: int) -> tuple[
     spread = {k: np.broadcast_to(ins[k], shape) for k in labelled}  # type: ignore[arg-type]  # labelled are not None
     kept = set(labelled)
     if _conflict(list(spread.values())):
-        kept = {k for k in labelled if _is_identity(spread[k], size)}
+        kept = {k for k in labelled if is_identity(spread[k], size)}
     if not kept:
         return [None] * len(eqn.outvars), labelled
     merged = np.max([spread[k] for k in kept], axis=0)
@@ -98,7 +110,8 @@ def _conflict(labels: Sequence[np.ndarray]) -> bool:
     return any(bool(np.any((label >= 0) & (label != highest))) for label in labels)
 
 
-def _is_identity(label: np.ndarray, size: int) -> bool:
+def is_identity(label: np.ndarray, size: int) -> bool:
+    """Whether each element is labelled with its own position, or not at all."""
     flat = label.ravel()
     return flat.size == size and bool(np.all((flat == np.arange(size)) | (flat == -1)))
 

@@ -42,10 +42,10 @@ class Transition:
         new, pull = jax.vjp(at, list(inputs.hidden))
         return new, lambda cotangents: pull(cotangents)[0]
 
-    def blocks(self, inputs: Inputs, weights: Sequence[Array]) -> list[Array]:
-        """Return D per group: shape (S, S, *group shape)."""
+    def blocks(self, inputs: Inputs, weights: Sequence[Array], group: HiddenGroup) -> Array:
+        """Return D of one group: shape (S, S, *group shape)."""
         new, pull = self.pullback(inputs, weights)
-        return [_block_diagonal(new, pull, group) for group in self.graph.groups]
+        return _block_diagonal(new, pull, group)
 
     def full(self, inputs: Inputs, weights: Sequence[Array], groups: Sequence[HiddenGroup]) -> list[Array]:
         """Return the full Jacobian per group: shape (batch or 1, S n, S n), states before positions."""

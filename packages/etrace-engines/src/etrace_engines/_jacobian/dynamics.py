@@ -13,6 +13,7 @@ from .blocks import compile_transition
 from .influence import compile_influence
 from .leak import Leak
 from .neighbourhood import neighbour_slots, row_groups
+from .products import find_structure
 from .slots import BlockSlots, Slots
 
 
@@ -45,7 +46,8 @@ class Dynamics:
         self.graph = graph
         self.leak = leak
         self.scope = scope if leak is None else "leak"
-        self._influence = compile_influence(graph, diagonal=self.scope == "diagonal")
+        self.structures = [find_structure(graph, g) if self.scope == "coupled" else None for g in graph.groups]
+        self._influence = compile_influence(graph, diagonal=self.scope == "diagonal" or any(self.structures))
         self._transition = compile_transition(graph) if self.scope in ("coupled", "sparse_n") else None
         self.slots: list[Slots] = [BlockSlots(graph.groups[t.group].num_states, t.slots) for t in graph.targets]
         if self.scope == "sparse_n" and self._transition is not None:
@@ -59,12 +61,15 @@ class Dynamics:
             leak = Leak(self.leak)
             return Local(influence, [leak] * len(df), [leak] * len(self.graph.groups))
         operators = blocks
-        if self._transition is not None:
-            operators = (
-                self._transition.full(inputs, weights, row_groups(self.graph))
-                if self.scope == "sparse_n"
-                else self._transition.blocks(inputs, weights)
-            )
+        if self._transition is not None and self.scope == "sparse_n":
+            operators = self._transition.full(inputs, weights, row_groups(self.graph))
+        elif self._transition is not None:
+            operators = [
+                structure.blocks(inputs, weights, df, direct)
+                if structure
+                else self._transition.blocks(inputs, weights, group)
+                for structure, group, direct in zip(self.structures, self.graph.groups, blocks, strict=True)
+            ]
         transition: list[Array | Leak] = [
             slots.transition(operators[t.group]) for slots, t in zip(self.slots, self.graph.targets, strict=True)
         ]
