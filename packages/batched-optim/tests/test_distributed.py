@@ -66,9 +66,9 @@ def advance(optimizer, own, rows, steps):
     for step in steps:
         whole = {key: p if key in SHARED else spread(p, rows) for key, p in own.items()}
         grads = {key: g[rows] for key, g in gradients(whole, step).items()}
-        # A rank may give no mask when all its members are active.
         mask = mask_at(step)[rows]
-        own = optimizer.step(own, grads, None if bool(mask.all()) else mask)
+        # A rank may give no mask when all its members are active; compiled, that would be another graph.
+        own = optimizer.step(own, grads, None if bool(mask.all()) and not optimizer.compile else mask)
     return own
 
 
@@ -88,7 +88,10 @@ def spread(tensor, rows):
     ],
 )
 def ranks(request, tmp_path_factory):
-    """Run the ranks; return the folder in which they left their results, and how many there were."""
+    """Run the ranks; return the folder of their results, how many there were, and to what they equal one process.
+
+    A compiled step rounds otherwise, which 25 steps of L-BFGS amplify.
+    """
     (world, compiled), folder = request.param, tmp_path_factory.mktemp("ranks")
     code = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import torch; torch.set_num_threads(1); "
@@ -101,7 +104,7 @@ def ranks(request, tmp_path_factory):
     ]
     errors = [process.communicate(timeout=400)[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * (world - 1) + [9], errors
-    return folder, world
+    return folder, world, {"rtol": 1e-10, "atol": 1e-10} if compiled else {"rtol": 1e-12, "atol": 1e-12}
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +122,7 @@ def alone():
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_shared_parameters_are_bit_identical_on_all_ranks(name, ranks):
-    folder, world = ranks
+    folder, world, _ = ranks
 
     first, *others = (torch.load(folder / f"{name}{world}rank{rank}") for rank in range(world))
 
@@ -129,20 +132,20 @@ def test_shared_parameters_are_bit_identical_on_all_ranks(name, ranks):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_ranks_equal_one_process(name, ranks, alone):
-    folder, world = ranks
+    folder, world, tolerance = ranks
     _, expected = alone[name]
 
     parts = [torch.load(folder / f"{name}{world}rank{rank}") for rank in range(world)]
 
     for key in BATCHED:
-        torch.testing.assert_close(torch.cat([part[key] for part in parts]), expected[key], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(torch.cat([part[key] for part in parts]), expected[key], **tolerance)
     for key in SHARED:
-        torch.testing.assert_close(parts[0][key], expected[key], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(parts[0][key], expected[key], **tolerance)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_ranks_that_load_another_division_go_on_like_one_process(name, ranks, alone):
-    folder, world = ranks
+    folder, world, tolerance = ranks
     optimizer, params = alone[name]
     optimizer = optimizer.select(slice(None))
     for step in range(STEPS, STEPS + 5):
@@ -151,22 +154,22 @@ def test_ranks_that_load_another_division_go_on_like_one_process(name, ranks, al
     parts = [torch.load(folder / f"{name}{world}later{rank}") for rank in range(world)]
 
     for key in BATCHED:
-        torch.testing.assert_close(torch.cat([part[key] for part in parts]), params[key], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(torch.cat([part[key] for part in parts]), params[key], **tolerance)
     for key in SHARED:
-        torch.testing.assert_close(parts[-1][key], params[key], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(parts[-1][key], params[key], **tolerance)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("members", [None, slice(0, 2), slice(2, 5)])
 def test_a_checkpoint_of_ranks_loads_into_any_number_of_ranks(name, members, ranks, alone):
-    folder, world = ranks
+    folder, world, tolerance = ranks
     optimizer, params = alone[name]
     rows = slice(None) if members is None else members
 
     found = load(folder / f"{name}{world}.safetensors", members=members)
 
     for key in BATCHED:
-        torch.testing.assert_close(found.params[key], params[key][rows], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found.params[key], params[key][rows], **tolerance)
     assert found.optimizer.num_members == len(range(MEMBERS)[rows])
     expected, state = optimizer.select(rows).state_dict(), found.optimizer.state_dict()
     for field, buffers in expected.items():
@@ -177,13 +180,13 @@ def test_a_checkpoint_of_ranks_loads_into_any_number_of_ranks(name, members, ran
 
 
 def test_a_rank_killed_during_a_save_leaves_the_last_checkpoint(ranks):
-    folder, world = ranks
+    folder, world, _ = ranks
 
     assert load(folder / f"lbfgs{world}.safetensors").metadata == {"step": STEPS}
 
 
 def test_members_are_divided_evenly(ranks):
-    folder, world = ranks
+    folder, world, _ = ranks
 
     found = [torch.load(folder / f"members{world}rank{rank}", weights_only=False) for rank in range(world)]
 

@@ -57,8 +57,8 @@ class Pairing:
         self.direction = torch.baddbmm(self.gradient[:, None], weights, self.history)[:, 0]
 
     def norms(self) -> Tensor:
-        """Return the L2 norm of each row's direction, shape (rows,)."""
-        norms: Tensor = torch.linalg.vector_norm(self.direction, dim=1)
+        """Return the L2 norm of each row's direction, shape (rows,), in float64: squares would overflow float32."""
+        norms: Tensor = torch.linalg.vector_norm(self.direction, dim=1, dtype=torch.float64)
         return norms
 
     def step_direction(self) -> Tensor:

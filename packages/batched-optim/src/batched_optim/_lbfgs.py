@@ -190,7 +190,7 @@ class BatchedLBFGS(EnsembleOptimizer):
             work.combine(part)
 
         rates = torch.cat([rows.flat("lr").expand(size) for rows, size in zip(group, sizes, strict=True)])
-        norms = torch.cat([work.norms() for work in works]).double()
+        norms = torch.cat([work.norms() for work in works])
         scale, updated, capped = self._scale(rates * packed["gamma"], norms, active)
         failed = active & ~updated
         events = (torch.ones_like(active), stored, rejected, updated, capped, failed)
