@@ -25,6 +25,7 @@ from dni_oracles import (
 )
 
 import dni_synth
+import etrace_engines as ee
 
 RATE = 0.05
 OPTIONS = {"chunk_size": WINDOW, "reduction": "sum"}
@@ -223,9 +224,70 @@ def test_an_optimizer_of_the_model_does_not_move_the_synthesiser():
     assert {id(state) for state in params.values()} == {id(state) for state in learner.param_states.values()}
 
 
-def labelled_losses(learner):
-    step = window_losses(learner)
-    return lambda xs, labels: step(xs) * labels[:, 0, 0]
+def features(h, label):
+    """(h, c, h c): one affine map of h for each value of a label."""
+    return jnp.concatenate([h, label, h * label], axis=-1)
+
+
+def labelled_losses(ys, labels, alive):
+    return jnp.sum(alive * (ys - labels) ** 2, axis=tuple(range(1, ys.ndim)))
+
+
+@jax.jit
+def labelled_window(h, slices, fitted, live):
+    def value(p, h):
+        xs, labels, alive = slices
+        after, ys = run(p, h, xs)
+        c = live[..., None] * (features(after, labels[-1]) @ fitted[0] + fitted[1])
+        return jnp.sum(labelled_losses(ys, labels, alive)) + jnp.sum(jax.lax.stop_gradient(c) * after), after
+
+    return jax.grad(value, argnums=(0, 1), has_aux=True)(start_params(), h)
+
+
+@jax.jit
+def labelled_regression(fitted, h, label, target, live):
+    def loss(f):
+        missing = jnp.where(live[..., None] > 0, features(h, label) @ f[0] + f[1] - target, 0)
+        return jnp.sum(missing**2) / (jnp.sum(live) * UNITS)
+
+    error, g = jax.value_and_grad(loss)(fitted)
+    return error, jax.tree.map(lambda a, b: a - RATE * b, fitted, g)
+
+
+def reference_labelled(sequences, done):
+    """One joint fit on labelled sequences that end at different windows, without the package."""
+    windows = [[s[t : t + WINDOW] for s in sequences] for t in range(0, TIME, WINDOW)]
+    fitted = jnp.zeros((2 * UNITS + 1, UNITS)), jnp.zeros(UNITS)
+    h, total, errors = zero_hidden(sequences[0]), jax.tree.map(jnp.zeros_like, start_params()), []
+    for k, slices in enumerate(windows):
+        (g, target), after = labelled_window(h, slices, fitted, 1.0 - done[k])
+        total = jax.tree.map(jnp.add, total, g)
+        if k and not done[k - 1].all():
+            error, fitted = labelled_regression(fitted, h, windows[k - 1][1][-1], target, 1.0 - done[k - 1])
+            errors.append(error)
+        h = after
+    return total, [float(np.mean(errors))], fitted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [1, 3, None], ids=["batch 1", "batch 3", "unbatched"])
+def test_labels_and_ragged_ends_at_every_batch_size(batch_size):
+    batch = () if batch_size is None else (batch_size,)
+    last_window = 2 - jnp.arange(3)[: batch_size or 1].reshape(batch)  # the first sequence is the longest
+    done = jnp.arange(TIME // WINDOW).reshape(-1, *(1 for _ in batch)) >= last_window
+    alive = jnp.repeat(jnp.arange(TIME // WINDOW), WINDOW).reshape(-1, *(1 for _ in batch)) <= last_window
+    labels = jnp.where(last_window == 1, -1.0, 1.0)[..., None] * jnp.ones((TIME, *batch, 1))
+    sequences = sequence(batch=batch), labels, alive[..., None] * 1.0
+    learner = make_learner(batch_size=batch_size)
+    learner.attach(dni_synth.Affine(), context_dim=1, lr=RATE)
+
+    def step_fn(xs, labels, alive):
+        return labelled_losses(learner(ee.MultiStepData(xs)), labels, alive)
+
+    options = OPTIONS | {"step_fn": step_fn, "context_fn": lambda xs, labels, alive: labels[-1], "synth": "fit"}
+    found = learner.etrace_grad(*sequences, done=done, **options)
+
+    check(by_name(found), [float(learner.fit_error)], learner, reference_labelled(sequences, done))
 
 
 @pytest.mark.slow

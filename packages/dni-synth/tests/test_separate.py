@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from dni_oracles import BATCH, TIME, UNITS, WINDOW, make_learner, run, sequence, squares, start_params, zero_hidden
+from dni_oracles import BATCH, TIME, UNITS, WINDOW, gap, make_learner, run, sequence, squares, start_params, zero_hidden
 
 import dni_synth
 import etrace_engines as ee
@@ -213,6 +213,7 @@ def test_a_step_compiled_before_a_fit_stays_right_after_it():
 
     np.testing.assert_allclose(step(sequence()), first, rtol=1e-6)
     assert learner.hidden_states[("h",)].value.shape == (BATCH, UNITS)
+    assert gap(step(sequence()), first) > 1e-3  # from where the last call ended: it reads and writes the live states
 
 
 def test_without_a_synthesiser_it_says_how_to_attach_one():
