@@ -1,7 +1,9 @@
 """The fitting loop."""
 
 import builtins
+import importlib.machinery
 import sys
+import types
 
 import pytest
 import torch
@@ -189,6 +191,25 @@ def test_a_progress_bar_without_tqdm_says_how_to_install_it(monkeypatch):
 
     with pytest.raises(ImportError, match="python -m pip install tqdm"):
         fit_ensemble(loss, params, DATA, BatchedSGD(params, [], 0.1), max_steps=1, progress=True)
+
+
+def test_a_progress_bar_counts_the_steps(monkeypatch):
+    counted = []
+
+    def bar(steps, **options):
+        for step in steps:
+            counted.append(step)
+            yield step
+
+    for name in ("tqdm", "tqdm.auto"):
+        module = types.ModuleType(name)
+        module.__spec__, module.tqdm = importlib.machinery.ModuleSpec(name, None), bar
+        monkeypatch.setitem(sys.modules, name, module)
+    params = start()
+
+    fit_ensemble(loss, params, DATA, BatchedSGD(params, [], 0.1), max_steps=7, progress=True)
+
+    assert counted == list(range(7))
 
 
 def test_importing_the_package_does_not_import_tqdm():

@@ -117,6 +117,19 @@ def test_ill_conditioned_quadratics_do_no_worse_than_the_two_loop_recursion(cond
     assert ratio < torch.tensor(10.0).log()
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-3)])
+def test_rosenbrock_problems_from_far_starts_go_as_the_two_loop_recursion_says(dtype, tolerance):
+    """Step by step from the same point, for the paths themselves are chaotic."""
+    x = ((torch.rand(32, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 0.5) * 100).to(dtype)
+    optimizer, singles = BatchedLBFGS({"w": x}, [], 0.7), [TwoLoop() for _ in range(32)]
+
+    for _ in range(25):
+        gradient = rosenbrock_gradient(x)
+        expected = torch.stack([one.step(x[i], gradient[i], 0.7) for i, one in enumerate(singles)])
+        x = optimizer.step({"w": x}, {"w": gradient})["w"]
+        torch.testing.assert_close(x, expected, rtol=tolerance, atol=tolerance)
+
+
 @DTYPES
 def test_rosenbrock_problems_from_far_starts_are_solved(dtype):
     """32 starts, up to 50 away in each coordinate."""

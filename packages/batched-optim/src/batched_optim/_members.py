@@ -77,7 +77,11 @@ class Rows:
 
     def flat(self, name: str) -> Tensor:
         """Return a hyper-parameter in float64, shape () or (rows,)."""
-        return torch.as_tensor(self.values[name], dtype=torch.float64, device=self.gradient.device)
+        value = self.values[name]
+        if isinstance(value, Tensor):
+            return value.double()
+        # Filled on the device: a copy from the host could not be captured in a CUDA graph.
+        return torch.full((), value, dtype=torch.float64, device=self.gradient.device)
 
     def rate(self) -> Tensor:
         """Return the learning rate in computing precision, shape () or (rows,)."""
