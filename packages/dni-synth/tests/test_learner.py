@@ -137,3 +137,22 @@ def test_resetting_forgets_the_last_boundary():
 
     assert not np.any(learner.injection.entry.value["live"])
     np.testing.assert_array_equal(learner.hidden_states[("h",)].value, np.zeros((BATCH, UNITS)))
+
+
+@pytest.mark.slow
+def test_another_batch_size_keeps_the_synthesiser_as_it_is_fitted():
+    learner, expected = make_learner(batch_size=2), make_learner(batch_size=BATCH)
+    learner.attach(dni_synth.Affine())
+    dni_synth.train_synthetic_gradient(learner, sequence(batch=(2,)), chunk_size=WINDOW, epochs=3, lr=0.1)
+    expected.attach(learner.synthesizer)
+
+    learner.reset_state(BATCH)
+
+    assert learner.synthesizer is expected.synthesizer
+    assert learner.signature.batch_shape == (2,)
+    found, wanted, truncated = (
+        by_name(own.etrace_grad(sequence(), step_fn=window_losses(own), chunk_size=WINDOW, synth=synth))
+        for own, synth in ((learner, "use"), (expected, "use"), (make_learner(), "off"))
+    )
+    np.testing.assert_allclose(found["w"], wanted["w"], rtol=1e-5, atol=1e-6)
+    assert np.abs(found["w"] - truncated["w"]).max() > 1e-3

@@ -134,12 +134,21 @@ class DNI(ee.ParamDimVjpAlgorithm):
         DNI
             The learner itself.
         """
+        before = self.injection
         super().compile_graph(*inputs, **options)
         check_names(self._credit, self.param_states)
+        if before is not None and before.attached:  # compiled again, such as for another batch size
+            self._install(before.renewed(self))
+            return self
         self.injection = Injection(self, Zero(), attached=False)
         if self._pending is not None:
             self.attach(self._pending)
         return self
+
+    def _install(self, injection: Injection) -> None:
+        self.injection = injection
+        self.exit_estimator = injection.estimate_hidden
+        self.exit_estimator_other = injection.estimate_other if injection.kinds[1] else None
 
     @property
     def synthesizer(self) -> Synthesizer | None:
@@ -216,9 +225,7 @@ class DNI(ee.ParamDimVjpAlgorithm):
             key=key,
         )
         injection.regressor.prepare(injection)
-        self.injection = injection
-        self.exit_estimator = injection.estimate_hidden
-        self.exit_estimator_other = injection.estimate_other if injection.kinds[1] else None
+        self._install(injection)
         warn_uncovered(injection, self)
 
     def update(self, *args: Any, modulator: None = None) -> Any:

@@ -239,7 +239,7 @@ def cosines(found: list[np.ndarray]) -> tuple[float, float]:
         return 1.0, 1.0
     total = np.sum(wrong, axis=0)
     sizes = np.sqrt(np.diagonal(total))
-    first, second = (float(total[row, 2] / (sizes[row] * sizes[2])) if sizes[row] else 0.0 for row in (0, 1))
+    first, second = (float(total[row, 2] / size) if (size := sizes[row] * sizes[2]) else 0.0 for row in (0, 1))
     return first, second
 
 

@@ -127,6 +127,19 @@ class Injection:
         self._override: Estimator | None = None
         self._on = True
 
+    def renewed(self, learner: Any) -> Injection:
+        """Return the injection of the same synthesiser, as it is fitted, into a learner that was compiled again."""
+        new = Injection(
+            learner,
+            self.synthesizer,
+            regressor=self.regressor,
+            context_dim=self.context_dim,
+            schedule=self.schedule,
+            include_other_states=bool(self.kinds[1]),
+        )
+        new.calls, new.fitted, new.digest = self.calls, self.fitted, self.digest
+        return new
+
     @property
     def injecting(self) -> bool:
         """Whether a call injects the synthesiser's own estimate."""
