@@ -109,15 +109,21 @@ def _keeps_positions(eqn: JaxprEqn) -> bool:
     size = aval(eqn.outvars[0]).size
     draw = np.random.default_rng(0)
     values = [jnp.asarray(draw.uniform(0.1, 0.9, a.shape), a.dtype) for a in operands]
+    positions = sorted({0, size // 2, size - 1})
+
+    @jax.jit  # one compilation, where the primitives of a custom derivative would each have their own
+    def cotangents(values: list[Array]) -> list[tuple[Array, ...]]:
+        y, pull = jax.vjp(lambda *xs: bind(eqn, xs)[0], *values)
+        return [pull(jnp.zeros(size, y.dtype).at[p].set(1).reshape(shape)) for p in positions]
+
     try:
-        _, pull = jax.vjp(lambda *xs: bind(eqn, xs)[0], *values)
+        pulled = cotangents(values)
     except NotImplementedError:  # a primitive without a derivative
         return False
-    for position in {0, size // 2, size - 1}:
-        one = jnp.zeros(size, aval(eqn.outvars[0]).dtype).at[position].set(1).reshape(shape)
-        if any(np.delete(np.asarray(ct).ravel(), position).any() for ct in pull(one) if ct.shape == shape):
-            return False
-    return True
+    own = zip(positions, pulled, strict=True)
+    return not any(
+        np.delete(np.asarray(ct).ravel(), position).any() for position, cts in own for ct in cts if ct.shape == shape
+    )
 
 
 def elementwise(eqn: JaxprEqn, operand: int) -> ParameterOperation | None:
