@@ -1,4 +1,4 @@
-"""How a learner is run: gradients call by call, one compiled program for all calls of a sequence."""
+"""How a learner is run: gradients call by call, of one step or of `WINDOW` steps, from the states as they are."""
 
 import brainstate
 import jax
@@ -11,14 +11,15 @@ from etrace_engines import MultiStepData
 WINDOW = 2
 STEPS = 4
 
-__all__ = ["BATCH", "STEPS", "WINDOW", "call_gradients", "data", "make", "total"]
+__all__ = ["BATCH", "STEPS", "WINDOW", "caller", "data", "make", "total"]
 
 
-def call_gradients(learner, xs, targets, modulators=None):
-    """Return the gradients of successive calls, of one step or of `WINDOW` steps, from the states as they are."""
+def caller(learner):
+    """Return the function from a sequence to the gradients of its calls, which compiles the call of a learner once."""
     single = learner.vjp_method == "single-step"
     size = 1 if single else WINDOW
 
+    @brainstate.transform.jit
     def call(x, target, modulator):
         def loss():
             extra = {} if modulator is None else {"modulator": modulator}
@@ -28,9 +29,11 @@ def call_gradients(learner, xs, targets, modulators=None):
 
         return brainstate.transform.grad(loss, learner.param_states)()
 
-    run = brainstate.transform.jit(call)
-    spans = [slice(t, t + size) for t in range(0, len(xs), size)]
-    return [run(xs[s], targets[s], None if modulators is None else modulators[s.start]) for s in spans]
+    def gradients(xs, targets, modulators=None):
+        spans = [slice(t, t + size) for t in range(0, len(xs), size)]
+        return [call(xs[s], targets[s], None if modulators is None else modulators[s.start]) for s in spans]
+
+    return gradients
 
 
 def total(gradients):
