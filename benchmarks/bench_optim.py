@@ -26,7 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from batched_optim import BatchedAdam, BatchedLBFGS, BatchedSGD
+from batched_optim import BatchedAdam, BatchedLBFGS, BatchedSGD, fit_ensemble
 
 torch.set_num_threads(1)
 
@@ -179,6 +179,26 @@ def measure(name: str, case: str, peer: types.ModuleType | None, *, quick: bool)
     }
 
 
+def compaction() -> float:
+    """Return how many times longer a fit takes if members that stopped, half of 512, are not dropped."""
+    generator = torch.Generator().manual_seed(0)
+    params = {"w": torch.randn(512, 64, 32, generator=generator)}
+    data = torch.randn(128, 64, generator=generator)
+    rates = torch.full((512,), 1e-3)
+    rates[::2] = 0.0  # these never improve, and stop at the second look
+    loss = lambda member, x: torch.tanh(x @ member["w"]).square().mean()
+    ratios = []
+    for _ in range(5):
+        times = []
+        for compact in (False, True):
+            optimizer = BatchedAdam(params, [], rates)
+            start = time.thread_time()
+            fit_ensemble(loss, params, data, optimizer, max_steps=40, check_every=4, patience=1, compact=compact)
+            times.append(time.thread_time() - start)
+        ratios.append(times[0] / times[1])
+    return statistics.median(ratios)
+
+
 COLUMNS = ("ours, compiled", "torchsonn", "torch loop", "torch fused", "torch foreach")
 
 
@@ -225,6 +245,9 @@ def main() -> None:
         results.append(measure(name, case, peer, quick=arguments.quick))
     print(f"PyTorch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, one thread\n")
     print(table(results))
+    print(
+        f"\nA fit in which half of the members stop early takes {compaction():.2f} times longer without `compact=True`."
+    )
     if arguments.write is not None:
         arguments.write.mkdir(parents=True, exist_ok=True)
         (arguments.write / "optim.json").write_text(json.dumps(results, indent=1))
