@@ -50,7 +50,7 @@ def test_bridge_shares_memory_in_both_directions():
 def test_members_step_as_by_optimizers_of_their_own(kind, ensemble):
     optimizer, params = start(ensemble, kind)
 
-    found, gradients = ensemble.run(optimizer, params, STEPS)
+    found, _, gradients = ensemble.run(optimizer, params, ensemble.unfitted, STEPS)
 
     loop = lambda rates: _numpy(torch_loop(kind, params, rates, gradients, **OPTIONS.get(kind, {})))
     assert relative_error(_numpy(found), loop(pipeline.RATES)) < tolerance("cpu", "float64")
@@ -59,16 +59,25 @@ def test_members_step_as_by_optimizers_of_their_own(kind, ensemble):
 
 def test_optax_in_place_of_torch_gives_the_same_parameters(ensemble):
     optimizer, params = start(ensemble, "adam")
-    found, _ = ensemble.run(optimizer, params, STEPS)
+    found, *_ = ensemble.run(optimizer, params, ensemble.unfitted, STEPS)
     rates = jnp.asarray(pipeline.RATES.numpy())
     transform = optax.scale_by_adam()
-    values, state = ensemble.start, transform.init(ensemble.start)
+    values, fitted, state = ensemble.start, ensemble.unfitted, transform.init(ensemble.start)
 
     for _ in range(STEPS):
-        updates, state = transform.update(ensemble.gradient(values), state)
+        gradients, fitted = ensemble.gradient(values, fitted)
+        updates, state = transform.update(gradients, state)
         values = jax.tree.map(lambda v, u: v - rates.reshape(-1, *[1] * (v.ndim - 1)) * u, values, updates)
 
     assert relative_error(_numpy(found), _numpy(bridge.to_torch(values))) < 1e-6
+
+
+def test_synthetic_gradients_reach_the_plain_parameters_only(ensemble):
+    untrained, fitted = ensemble.gradient(ensemble.start, ensemble.unfitted)
+    trained, _ = ensemble.gradient(ensemble.start, fitted)
+
+    assert relative_error(trained[("w",)], untrained[("w",)]) < tolerance("cpu", "float64")
+    assert relative_error(trained[("win",)], untrained[("win",)]) > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -76,24 +85,24 @@ def test_optax_in_place_of_torch_gives_the_same_parameters(ensemble):
 )
 def test_run_resumed_in_a_new_process_is_bit_identical(kind, ensemble, tmp_path):
     optimizer, params = start(ensemble, kind)
-    params, _ = ensemble.run(optimizer, params, STEPS // 2)
-    batched_optim.save(tmp_path / "half.safetensors", optimizer, params)
-    params, _ = ensemble.run(optimizer, params, STEPS // 2)
-    batched_optim.save(tmp_path / "whole.safetensors", optimizer, params)
+    params, fitted, _ = ensemble.run(optimizer, params, ensemble.unfitted, STEPS // 2)
+    pipeline.save(tmp_path, "half", optimizer, params, fitted)
+    params, fitted, _ = ensemble.run(optimizer, params, fitted, STEPS // 2)
+    pipeline.save(tmp_path, "whole", optimizer, params, fitted)
 
-    arguments = [str(tmp_path / "half.safetensors"), str(STEPS // 2), str(tmp_path / "resumed.safetensors")]
+    arguments = [str(tmp_path), str(STEPS // 2)]
     subprocess.run([sys.executable, pipeline.__file__, *arguments], check=True, capture_output=True, text=True)
 
-    read = lambda name: (tmp_path / f"{name}.safetensors").read_bytes()
+    read = lambda name: [(tmp_path / f"{name}{part}.safetensors").read_bytes() for part in ("", "-fitted")]
     assert read("resumed") == read("whole")
-    assert read("half") != read("whole")
+    assert all(half != whole for half, whole in zip(read("half"), read("whole"), strict=True))
 
 
 @pytest.mark.slow
 def test_training_lowers_every_members_gradient(ensemble):
     optimizer, params = start(ensemble, "adam")
 
-    _, gradients = ensemble.run(optimizer, params, 60)
+    *_, gradients = ensemble.run(optimizer, params, ensemble.unfitted, 60)
 
     norm = lambda step: torch.stack([g.flatten(1).square().sum(1) for g in step.values()]).sum(0)
     assert (norm(gradients[-1])[1:] < norm(gradients[0])[1:]).all()
@@ -101,7 +110,7 @@ def test_training_lowers_every_members_gradient(ensemble):
 
 def test_checkpoint_moves_between_devices(device, ensemble, tmp_path):
     optimizer, params = start(ensemble, "adam")
-    params, _ = ensemble.run(optimizer, params, 1)
+    params, *_ = ensemble.run(optimizer, params, ensemble.unfitted, 1)
     batched_optim.save(tmp_path / "half.safetensors", optimizer, params)
 
     loaded = batched_optim.load(tmp_path / "half.safetensors", map_location=device)
