@@ -33,14 +33,25 @@ html_static_path = ["_static"]
 
 
 def reference(package: str) -> str:
-    """Return a page with one entry for each public name of a package."""
+    """Return a page with a table of a package's public names, and an entry for each."""
     module = importlib.import_module(package.replace("-", "_"))
     lines = [package, "=" * len(package), "", f".. currentmodule:: {module.__name__}", ""]
-    for name in sorted(set(module.__all__) - {"__version__"}, key=str.lower):
+    names = sorted(set(module.__all__) - {"__version__"}, key=str.lower)
+    lines += ["Every name is there since 0.1.0, unless its entry says otherwise.", "", ".. list-table::", ""]
+    for name in names:
+        lines += [f"   * - :py:obj:`{name}`", f"     - {purpose(getattr(module, name))}"]
+    lines.append("")
+    for name in names:
         entry = getattr(module, name)
         lines += [name, "-" * len(name), "", f".. {directive(entry)}:: {name}"]
         lines += ["   :members:", ""] if inspect.isclass(entry) else [""]
     return "\n".join(lines)
+
+
+def purpose(entry: object) -> str:
+    """Return what a public object is for: the first sentence of its docstring."""
+    documented = inspect.isclass(entry) or inspect.isroutine(entry)
+    return (inspect.getdoc(entry) or "").split("\n\n")[0].replace("\n", " ") if documented else "A table; see below."
 
 
 def directive(entry: object) -> str:
