@@ -94,6 +94,18 @@ def bptt(params, xs, losses=squares, run=run):
     return jax.grad(lambda p: jnp.sum(losses(run(p, zero_hidden(xs), xs)[1])))(params)
 
 
+@jax.jit
+def truncated(xs):
+    """Gradient of the summed loss over windows that each start from a constant."""
+    params, h = start_params(), zero_hidden(xs)
+    total = jax.tree.map(jnp.zeros_like, params)
+    for xw in xs.reshape(-1, WINDOW, *xs.shape[1:]):
+        loss = lambda p, h=h, xw=xw: jnp.sum(squares(run(p, h, xw)[1]))
+        total = jax.tree.map(jnp.add, total, jax.grad(loss)(params))
+        h = run(params, h, xw)[0]
+    return total
+
+
 @functools.partial(jax.jit, static_argnames=("losses", "window", "run"))
 def future_gradients(params, xs, losses=squares, window=WINDOW, run=run):
     """Exact gradient of all later loss with respect to h at each boundary, (windows, batch, units); the last is 0.

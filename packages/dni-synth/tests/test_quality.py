@@ -17,12 +17,10 @@ from dni_oracles import (
     last,
     make_learner,
     per_window,
-    run,
     sequence,
-    squares,
     start_params,
+    truncated,
     window_losses,
-    zero_hidden,
 )
 
 import dni_synth
@@ -95,18 +93,6 @@ def test_numbers_equal_their_definitions():
         assert row.r2 == pytest.approx(1 - np.sum((one - g) ** 2) / np.sum(g**2), rel=1e-4)
         assert row.cosine == pytest.approx(np.sum(g) / np.linalg.norm(g) / np.linalg.norm(one), rel=1e-3, abs=1e-5)
         assert row.norm_ratio == pytest.approx(np.linalg.norm(one) / np.linalg.norm(g), rel=1e-4)
-
-
-@jax.jit
-def truncated(xs):
-    """The gradient summed over windows, each from a constant entry."""
-    params, h = start_params(), zero_hidden(xs)
-    total = jax.tree.map(jnp.zeros_like, params)
-    for xw in xs.reshape(-1, WINDOW, *xs.shape[1:]):
-        loss = lambda p, h=h, xw=xw: jnp.sum(squares(run(p, h, xw)[1]))
-        total = jax.tree.map(jnp.add, total, jax.grad(loss)(params))
-        h = run(params, h, xw)[0]
-    return total
 
 
 @pytest.mark.slow
