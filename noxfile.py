@@ -31,6 +31,12 @@ PACKAGES = {path.parent.name: nox.project.load_toml(path) for path in sorted(ROO
 PYTHONS = nox.project.python_versions(next(iter(PACKAGES.values())))
 CONSTRAINTS = os.environ.get("CONSTRAINTS", "constraints/ci.txt")
 NO_TESTS_COLLECTED = 5
+MUTATED = {  # modules of etrace-config, and the tests that hold them
+    "_canonical": ("canonical", "config", "rules"),
+    "_rules": ("rules", "canonical", "product"),
+    "_values": ("values", "config"),
+    "_cost": ("cost",),
+}
 
 # A bare `nox` runs what a change must pass, on the Python it runs under.
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -151,6 +157,16 @@ def coverage(session: nox.Session, package: str) -> None:
     install_editable(session, package, extra=[*test_requirements(package), *group("coverage")])
     measured = ("--cov", package.replace("-", "_"), "--cov-branch", "--cov-report", "term-missing:skip-covered")
     session.run("pytest", "--cov-fail-under=95", *measured, f"packages/{package}", *session.posargs)
+
+
+@nox.session(default=False)
+def mutation(session: nox.Session) -> None:
+    """Change the rules and validators of etrace-config bit by bit; a change that no test notices is a failure."""
+    install_editable(session, "etrace-config", extra=test_requirements("etrace-config"))
+    session.chdir("packages/etrace-config")
+    for module, tests in MUTATED.items():
+        paths = [f"tests/test_{name}.py" for name in tests]
+        session.run("python", "../../shared-tests/mutate.py", f"src/etrace_config/{module}.py", *paths)
 
 
 @nox.session(reuse_venv=False, default=False)

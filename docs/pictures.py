@@ -6,7 +6,7 @@ A picture is a column of steps: what happens on the left, the module that does i
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "_static" / "architecture"
-WIDTH, HEIGHT, GAP = 780, 58, 26
+WIDTH, HEIGHT, GAP = 830, 58, 26
 
 PICTURES: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
     "etrace-config": (
