@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from engine_models import BATCH, STEPS, UNITS, batch_loss, call_gradients, data, make, sequence_gradient
+from engine_models import BATCH, INPUTS, STEPS, UNITS, Net, batch_loss, call_gradients, data, make, sequence_gradient
 from engine_oracles import relative_error, squared
 
 import etrace_config
@@ -128,6 +128,31 @@ def test_weights_choose_what_is_differentiated(learned):
 def test_driver_equals_calls_for_other_rules(name, rule, double):
     xs, targets = data()
     learner, _ = make(name, rule, xs[0])
+
+    per_step = call_gradients(learner, xs, targets)
+
+    assert relative_error(sequence_gradient(learner, xs, targets), weighted(per_step, np.ones(STEPS))) < 1e-11
+
+
+def late(p, h, x):
+    """A leaky unit whose output reads its state before the step, too."""
+    new = 0.8 * h["h"] + jnp.tanh(x @ p["w_in"] + h["h"] @ p["w"])
+    return {"h": new}, new + jnp.tanh(h["h"])
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        etrace_config.pp_prop(0.9),
+        pytest.param(etrace_config.d_rtrl(), marks=pytest.mark.slow),
+        pytest.param(etrace_config.eprop(0.5), marks=pytest.mark.slow),
+    ],
+    ids=["pp_prop", "d_rtrl", "kappa"],
+)
+def test_driver_counts_what_outputs_read_of_entry_states(rule, double):
+    xs, targets = data()
+    net = Net({"w_in": (INPUTS, UNITS), "w": (UNITS, UNITS)}, {"h": (UNITS,)}, late)
+    learner, _ = make(lambda: net, rule, xs[0])
 
     per_step = call_gradients(learner, xs, targets)
 

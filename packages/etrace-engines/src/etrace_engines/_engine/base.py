@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from jax import Array
 
 from .._compat import aval
@@ -85,14 +86,14 @@ class AbstractEngine(ABC):
         traces: Any,
         local: Any,
         signal: Sequence[Array],
-        later: Sequence[Array],
+        read: Sequence[Array],
         outputs: Sequence[Array],
     ) -> tuple[list[Array], Any]:
         """Return the summed gradient of a chunk of steps, and the traces after it; only where `chunks` says so.
 
-        All arguments but the traces lead with time. `signal` is what each step says to its own new states, `later` what
-        the next step's outputs say to them by reading them at entry; `outputs` are the in-step cotangents of the
-        relations' outputs, shape (time, b, f, g). The gradient includes the in-step one of the traced weights.
+        All arguments but the traces lead with time. `signal` is what each step says to its own new states, `read` what
+        its outputs say to the states at its entry; `outputs` are the in-step cotangents of the relations' outputs,
+        shape (time, b, f, g). The gradient includes the in-step one of the traced weights.
         """
         raise TypeError(f"{type(self).__name__} has no chunkwise form.")
 
@@ -104,6 +105,11 @@ class AbstractEngine(ABC):
     def blocks(self, local: Any) -> list[Array | Leak] | None:
         """Return the transition per group where ``past(L) = entry(L R)``, which saves a backward pass; else None."""
         return None
+
+
+def from_next_step(read: Array) -> Array:
+    """Move what steps say to their entry states to the steps that made those: the last step gets nothing."""
+    return jnp.concatenate([read[1:], jnp.zeros_like(read[:1])])
 
 
 def apply_blocks(transition: Array | Leak, rows: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +14,7 @@ from .._graph.graph import Graph
 from .._jacobian.dynamics import Dynamics
 from .._jacobian.leak import Leak
 from .._trace.blocks import apply, dot
-from .base import AbstractEngine, apply_blocks
+from .base import AbstractEngine, apply_blocks, from_next_step
 
 
 class Traces(NamedTuple):
@@ -41,6 +41,8 @@ class FactorisedEngine(AbstractEngine):
         self.dynamics = dynamics
         self.decay_x = decay_x
         self.decay_f = decay_f
+        # Without a remainder: the in-step cotangent of these outputs is L . Df.
+        self._contained = frozenset(i for i in range(len(graph.traced)) if graph.ends_in_group(i))
 
     def init(self) -> Traces:
         """Return zero factors, at trace step 0."""
@@ -90,7 +92,7 @@ class FactorisedEngine(AbstractEngine):
         traces: Traces,
         local: Local,
         signal: Sequence[Array],
-        later: Sequence[Array],
+        read: Sequence[Array],
         outputs: Sequence[Array],
     ) -> tuple[list[Array], Traces]:
         """Form each weight's gradient as one product over the chunk."""
@@ -101,17 +103,23 @@ class FactorisedEngine(AbstractEngine):
             return after, (after.inputs, [scale.astype(ef.dtype) * ef for ef in after.outputs])
 
         after, (factors, corrected) = jax.lax.scan(body, traces, local)
-        own, past = list(outputs), [jnp.zeros_like(dy) for dy in outputs]
+        own: list[Array | None] = [None if i in self._contained else dy for i, dy in enumerate(outputs)]
+        past = [jnp.zeros_like(dy) for dy in outputs]
         for i, (target, slots) in enumerate(zip(self.graph.targets, self.dynamics.slots, strict=True)):
-            met, extra = jax.vmap(slots.signal)(signal[target.group]), jax.vmap(slots.signal)(later[target.group])
+            met, at_entry = jax.vmap(slots.signal)(signal[target.group]), jax.vmap(slots.signal)(read[target.group])
+            extra = from_next_step(at_entry)
             on_axes = jax.vmap(self.operation(i).output)
-            own[target.relation] -= on_axes(jax.vmap(dot)(met, local.influence[i]))
+            remainder = own[target.relation]
+            if remainder is not None:
+                own[target.relation] = remainder - on_axes(jax.vmap(dot)(met, local.influence[i]))
             past[target.relation] += on_axes(jax.vmap(dot)(met + extra, corrected[i]))
+        over_time: Callable[[Array, Array], Array] = lambda x, dy: jnp.einsum("tbfk,tbfg->bkg", x, dy)
         gradients = [
-            jnp.einsum("tbfk,tbfg->bkg", x, dy) + jnp.einsum("tbfk,tbfg->bkg", ex, met)
+            over_time(ex, met) + (0 if dy is None else over_time(x, dy))
             for x, dy, ex, met in zip(local.carriers, own, factors, past, strict=True)
         ]
-        return self.to_weights(gradients), after
+        entry = self.entry(traces, [rows[0] for rows in read])
+        return [a + b for a, b in zip(self.to_weights(gradients), entry, strict=True)], after
 
     def _correction(self, traces: Traces) -> Array:
         """Return 1 / (1 - a_f^t), or 0 before the first step."""

@@ -15,7 +15,7 @@ from .._jacobian.dynamics import Dynamics
 from .._jacobian.leak import Leak
 from .._trace.chunkwise import advance_chunk, backward_in_time
 from .._trace.per_parameter import contract, outer, propagate
-from .base import AbstractEngine
+from .base import AbstractEngine, from_next_step
 
 
 class Traces(NamedTuple):
@@ -99,7 +99,7 @@ class PerParameterEngine(AbstractEngine):
         traces: Traces,
         local: Local,
         signal: Sequence[Array],
-        later: Sequence[Array],
+        read: Sequence[Array],
         outputs: Sequence[Array],
     ) -> tuple[list[Array], Traces]:
         """Form each weight's gradient as one product over the chunk, and touch each trace once."""
@@ -109,13 +109,15 @@ class PerParameterEngine(AbstractEngine):
         filtered: list[Array] = []
         for i, (target, slots) in enumerate(zip(self.graph.targets, self.dynamics.slots, strict=True)):
             at_slots = jax.vmap(lambda s, i=i, slots=slots: self.operation(i).output(slots.signal(s)))
-            own, extra = at_slots(signal[target.group]), at_slots(later[target.group])
-            back = backward_in_time(local.transition[i], local.influence[i], own, extra, self.kappa)
+            own, at_entry = at_slots(signal[target.group]), at_slots(read[target.group])
+            later = from_next_step(at_entry)
+            back = backward_in_time(local.transition[i], local.influence[i], own, later, self.kappa)
             totals[target.relation] = totals[target.relation] + back.outputs
             low = None if traces.filtered is None else traces.filtered[i]
-            entries.append(contract(back.entry, traces.plain[i]))
-            if low is not None and back.low_entry is not None:
-                entries[-1] += contract(back.low_entry, low)
+            if low is None or back.low_entry is None:
+                entries.append(contract(back.entry + at_entry[0], traces.plain[i]))
+            else:
+                entries.append(contract(back.entry, traces.plain[i]) + contract(back.low_entry + at_entry[0], low))
             after, low = advance_chunk(traces.plain[i], low, local.carriers[target.relation], back, self.kappa)
             plain.append(after)
             filtered.extend([] if low is None else [low])

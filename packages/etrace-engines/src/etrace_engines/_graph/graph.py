@@ -59,6 +59,24 @@ class Graph:
         """Operands that read given effective weights."""
         return {(r.equation, r.operand): w for r, w in zip(self.traced, weights, strict=True)}
 
+    def ends_in_group(self, relation: int) -> bool:
+        """Whether the output of a traced relation acts on nothing but the states of one group, and on those locally.
+
+        Then what the group's signal says to the relation is all that the step says to it.
+        """
+        step, start = self.step, self.traced[relation].equation
+        eqns, new = step.closed.jaxpr.eqns, step.closed.jaxpr.outvars
+        followed = {t.group for t in self.targets if t.relation == relation}
+        own = {new[step.num_outputs + m] for g in followed for m in self.groups[g].members}
+        reached = {eqns[start].outvars[0]}
+        for index, eqn in enumerate(eqns[start + 1 :], start + 1):
+            reads = [k for k, v in enumerate(eqn.invars) if not isinstance(v, JaxprLiteral) and v in reached - own]
+            if any((index, k) in self.detached for k in reads):
+                return False
+            if reads:
+                reached.update(eqn.outvars)
+        return len(followed) == 1 and not any(v in reached - own for v in new if not isinstance(v, JaxprLiteral))
+
     def output_shape(self, target: Target) -> tuple[int, ...]:
         """Shape of the output of a target's relation."""
         eqn = self.step.closed.jaxpr.eqns[self.traced[target.relation].equation]

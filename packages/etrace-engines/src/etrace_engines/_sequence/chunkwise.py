@@ -130,12 +130,10 @@ class Chunk:
         """Return the gradients through traced weights, by parameter, and the traces after the chunk."""
         rule = self.learner.rule
         rows = lambda hidden: [jax.vmap(g.rows)([hidden[m] for m in g.members]) for g in rule.graph.groups]
-        direct = rows(cotangents.entries)
-        later = [jnp.concatenate([d[1:], jnp.zeros_like(d[:1])]) for d in direct]
         outputs = [r.operation.output(cotangents.equations[r.equation]) for r in rule.graph.traced]
-        inside, after = rule.engine.chunk(traces, local, rows(cotangents.slabs), later, outputs)
-        entry = rule.engine.entry(traces, [d[0] for d in direct])
-        return self._to_weights([a + b for a, b in zip(inside, entry, strict=True)], weights), after
+        signal, read = rows(cotangents.slabs), rows(cotangents.entries)
+        gradient, after = rule.engine.chunk(traces, local, signal, read, outputs)
+        return self._to_weights(gradient, weights), after
 
     def _to_weights(self, gradient: list[Array], weights: list[Any]) -> list[Any]:
         """Carry gradients of effective weights back to the states that are differentiated."""
