@@ -222,6 +222,26 @@ def test_the_first_step_is_along_the_gradient_and_capped():
     assert optimizer.stats == {"steps": 1, "pairs": 0, "rejected": 0, "updates": 2, "capped": 1}
 
 
+def test_an_update_as_long_as_the_cap_is_not_counted_as_capped():
+    params = {"w": torch.tensor([[3.0, 4.0], [3.0, 4.0]])}
+    optimizer = BatchedLBFGS(params, [], torch.tensor([1.0, 1.5]), max_step=5.0)
+
+    new = optimizer.step(params, params)["w"]
+
+    assert new.tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    assert optimizer.stats["capped"] == 1
+
+
+def test_a_pair_whose_square_overflows_is_rejected_even_where_all_are_wanted():
+    params = {"w": torch.ones(1, 2)}
+    optimizer = BatchedLBFGS(params, [], 0.1, curvature_eps=None)
+
+    params = optimizer.step(params, {"w": torch.full((1, 2), 0.1)})
+    optimizer.step(params, {"w": torch.full((1, 2), 1e25)})
+
+    assert (optimizer.stats["pairs"], optimizer.stats["rejected"]) == (0, 1)
+
+
 def test_a_pair_of_negative_curvature_is_rejected_unless_all_are_wanted():
     params = {"w": torch.tensor([[0.1]], dtype=torch.float64)}
     stored = {}
@@ -272,6 +292,7 @@ def test_a_member_hit_by_nan_loses_its_history_and_goes_on():
             assert hit.state_dict()["hist_count"]["w"].tolist() == [8, 0, 8]
             assert hit.nonfinite_counts.tolist() == [0, 1, 0]
             assert hit.status == ("ready", "reset", "ready")
+            assert not hit.state_dict()["s_hist"]["w"][1].any()
 
     assert torch.equal(x[[0, 2]], y[[0, 2]])
     assert torch.isfinite(y).all()
