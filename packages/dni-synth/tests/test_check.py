@@ -106,6 +106,15 @@ def test_another_window_length_is_an_error_for_a_mean_over_steps():
     use(learner, lambda ys: squares(ys) / 9, chunk_size=4, check="off")
 
 
+@pytest.mark.slow
+def test_a_new_fit_with_another_window_length_is_not_checked():
+    learner = fitted()
+
+    dni_synth.fit_ridge(learner, sequence(), step_fn=window_losses(learner), chunk_size=4)
+
+    assert learner.signature.chunk_size == 4
+
+
 def test_a_direct_call_checks_the_window_length(learner):
     with pytest.warns(UserWarning, match="windows of 4"):
         learner(ee.MultiStepData(sequence()[:4]))

@@ -110,20 +110,23 @@ def test_only_parameters_of_synthetic_credit_get_the_estimate():
 
 
 @pytest.mark.slow
-def test_a_window_in_a_boundary_block_sees_its_context_and_its_end():
+def test_a_window_in_a_boundary_block_and_no_later_one_sees_its_end():
     learner = make_learner()
     learner.attach(Constant())
     xs = sequence()[:WINDOW]
 
-    def gradient(done):
+    def gradient():
         learner.reset_state()
-        with learner.boundary(done=done):
-            loss = lambda: jnp.sum(window_losses(learner)(xs))
-            return by_name(brainstate.transform.grad(loss, learner.param_states)())["w"]
+        loss = lambda: jnp.sum(window_losses(learner)(xs))
+        return by_name(brainstate.transform.grad(loss, learner.param_states)())["w"]
 
-    ended, going = gradient(jnp.ones(BATCH, bool)), gradient(jnp.zeros(BATCH, bool))
+    with learner.boundary(done=jnp.zeros(BATCH, bool)):
+        going = gradient()
+    with learner.boundary(done=jnp.ones(BATCH, bool)):
+        ended = gradient()
 
     assert np.abs(ended - going).max() > 1e-2
+    np.testing.assert_array_equal(gradient(), going)
 
 
 @pytest.mark.slow
