@@ -98,10 +98,15 @@ def shared(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def slow(session: nox.Session) -> None:
-    """Run the tests marked slow, of every package and of the shared suite."""
+    """Run the tests marked slow, many more random examples, and each package's tests without its asserts."""
     install_editable(session, *PACKAGES, extra=[*test_requirements(*PACKAGES), *group("shared")])
     for suite in (*(f"packages/{name}" for name in PACKAGES), "shared-tests"):
         session.run("pytest", "-m", "slow", suite, *session.posargs, success_codes=[0, NO_TESTS_COLLECTED])
+    properties = "packages/etrace-config/tests/test_properties.py"
+    session.run("pytest", properties, env={"MAX_EXAMPLES": "10000"})
+    for name in PACKAGES:  # pytest's own asserts still work: it rewrites them
+        ignored = "ignore:assertions not in test modules"
+        session.run("python", "-O", "-m", "pytest", "-W", ignored, "-k", "not optimised", f"packages/{name}/tests")
 
 
 @nox.session(default=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from decimal import Decimal
 from typing import Any
 
@@ -27,7 +28,7 @@ from etrace_config import (
     to_json,
 )
 
-EXAMPLES = settings(max_examples=300, deadline=None)
+EXAMPLES = settings(max_examples=int(os.environ.get("MAX_EXAMPLES", "300")), deadline=None)
 GARBAGE = [
     True,
     False,
