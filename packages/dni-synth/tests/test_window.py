@@ -266,6 +266,10 @@ def filtered_run(params, h, xs, kicks=None):
     return jax.lax.scan(step, (h, jnp.zeros_like(h)), (xs, kicks))
 
 
+# Of the engine, for whoever does not learn in windows.
+UNTRACED = pytest.mark.filterwarnings("ignore:States m carry influence:UserWarning")
+
+
 class PairOracle(Oracle):
     """The exact estimates of both states side by side in the context."""
 
@@ -283,6 +287,7 @@ def filtered_future(params, xs):
 
 
 @pytest.mark.slow
+@UNTRACED
 def test_with_carried_states_that_are_not_hidden_the_exact_estimate_equals_bptt():
     params, xs = start_params(), sequence()
     learner = make_learner(model=Filtered(), include_other_states=True)
@@ -302,6 +307,7 @@ def test_with_carried_states_that_are_not_hidden_the_exact_estimate_equals_bptt(
 
 
 @pytest.mark.slow
+@UNTRACED
 def test_carried_states_left_out_are_named_and_make_the_gradient_wrong():
     params, xs = start_params(), sequence()
     learner = make_learner(model=Filtered())
