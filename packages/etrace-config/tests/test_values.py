@@ -95,6 +95,10 @@ def test_integer_below_one_is_a_value_error(name: str, given: Any) -> None:
         ETraceConfig(**{name: given})
 
 
+def test_smallest_count_is_one() -> None:
+    assert ETraceConfig(update_schedule="window", window_size=1).window_size == 1
+
+
 @pytest.mark.parametrize("given", [True, np.False_, 2.0, math.nan, math.inf, "2", [2], (2, 2), np.float32(2)], ids=repr)
 @pytest.mark.parametrize("name", ["sparse_n", "window_size"])
 def test_what_is_not_an_integer_is_a_type_error(name: str, given: Any) -> None:
