@@ -1,7 +1,7 @@
 """Mutation testing: `python shared-tests/mutate.py SOURCE TESTS...` changes a module bit by bit and runs its tests.
 
 A mutant that no test notices is printed, and the exit status is their number. Changed are comparisons, `and` and `or`,
-`not`, numbers, and conditional expressions, but not the `strict` of a `zip`. A line that ends in ``# mutant: REASON`` is
+`not`, numbers, and conditional expressions, but not the `strict` of a `zip`. A line with ``# mutant: REASON`` is
 left alone, since a change there cannot be seen from outside.
 """
 
