@@ -10,6 +10,8 @@ import etrace_config
 from etrace_engines._graph.graph import current_inputs
 
 pytestmark = pytest.mark.usefixtures("double")
+SLOW = pytest.mark.slow
+QUICK = ("gru", "lstm", "units-before-samples", "layer-norm", "three-in-a-row")
 HIDDEN = {"h": (UNITS,)}
 SHAPES = {"w_in": (INPUTS, UNITS), "w": (UNITS, UNITS)}
 
@@ -60,8 +62,8 @@ def analysed(build, batch):
     return learner.rule.engine.dynamics, current_inputs(learner.rule.graph.step, (x,))
 
 
-@pytest.mark.parametrize("batch", [2, None], ids=["batched", "unbatched"])
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("batch", [2, pytest.param(None, marks=SLOW)], ids=["batched", "unbatched"])
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=SLOW) for n in PRODUCTS])
 def test_structured_blocks_are_the_block_diagonal(name, batch):
     build, gains, chains = PRODUCTS[name]
     dynamics, inputs = analysed(build, batch)
@@ -78,13 +80,14 @@ def test_structured_blocks_are_the_block_diagonal(name, batch):
     assert relative_error(direct, expected) > 1e-3
 
 
-@pytest.mark.parametrize("name", OTHER_FORMS)
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=SLOW) for n in OTHER_FORMS])
 def test_other_forms_have_no_structure(name):
     dynamics, _ = analysed(OTHER_FORMS[name], 2)
 
     assert dynamics.structures == [None]
 
 
+@pytest.mark.slow
 def test_stacked_cells_have_one_structure_each():
     class Stack(brainstate.nn.Module):
         def __init__(self):
