@@ -57,8 +57,9 @@ class Size(NamedTuple):
 
 MODELS = {
     "tanh RNN 64, batch 16": Size(
-        "ValinaRNNCell", 16, 64, 16, 200, ("D_RTRL", STEPWISE, "pp_prop", "EProp", "OSTLRecurrent", "SnAp", "UORO")
+        "ValinaRNNCell", 16, 64, 16, 200, ("D_RTRL", STEPWISE, "pp_prop", "EProp", "OSTLRecurrent", "UORO")
     ),
+    "tanh RNN 16, batch 16": Size("ValinaRNNCell", 16, 16, 16, 200, ("SnAp",)),
     "tanh RNN 256, batch 16": Size("ValinaRNNCell", 32, 256, 16, 100),
     "tanh RNN 512, batch 8": Size("ValinaRNNCell", 64, 512, 8, 40),
     "tanh RNN 128, batch 1": Size("ValinaRNNCell", 16, 128, 1, 200, ("D_RTRL", STEPWISE, "pp_prop", "EProp")),
