@@ -64,18 +64,15 @@ class Graph:
 
         Then what the group's signal says to the relation is all that the step says to it.
         """
-        step, start = self.step, self.traced[relation].equation
-        eqns, new = step.closed.jaxpr.eqns, step.closed.jaxpr.outvars
+        step, eqns = self.step, self.step.closed.jaxpr.eqns
+        outs = step.closed.jaxpr.outvars
         followed = {t.group for t in self.targets if t.relation == relation}
-        own = {new[step.num_outputs + m] for g in followed for m in self.groups[g].members}
-        reached = {eqns[start].outvars[0]}
-        for index, eqn in enumerate(eqns[start + 1 :], start + 1):
-            reads = [k for k, v in enumerate(eqn.invars) if not isinstance(v, JaxprLiteral) and v in reached - own]
-            if any((index, k) in self.detached for k in reads):
-                return False
-            if reads:
-                reached.update(eqn.outvars)
-        return len(followed) == 1 and not any(v in reached - own for v in new if not isinstance(v, JaxprLiteral))
+        members = [m for g in followed for m in self.groups[g].members]
+        own = frozenset(v for m in members if not isinstance(v := outs[step.num_outputs + m], JaxprLiteral))
+        read = [*outs, *(eqns[index].invars[k] for index, k in self.detached)]
+        elsewhere = {v for v in read if not isinstance(v, JaxprLiteral)} - own
+        output = eqns[self.traced[relation].equation].outvars[0]
+        return len(followed) == 1 and output not in ancestors(step, elsewhere, own, frozenset())
 
     def output_shape(self, target: Target) -> tuple[int, ...]:
         """Shape of the output of a target's relation."""
