@@ -72,6 +72,11 @@ class HiddenGroup:
         """Number of positions, batch included."""
         return math.prod(self.shape)
 
+    @property
+    def width(self) -> int:
+        """Number of positions of one batch row."""
+        return self.num_positions // (self.batch_size or 1)
+
     def rows(self, arrays: Sequence[Array]) -> Array:
         """Stack one array per member to shape (states, *shape)."""
         if not self.joint:

@@ -208,8 +208,7 @@ def reach(
 def _all_rows(slots: np.ndarray, group: HiddenGroup) -> np.ndarray:
     """Repeat slots found within batch row 0 for every row."""
     batch = group.batch_size or 1
-    width = group.num_positions // batch
-    return np.stack([np.where(slots >= 0, slots + b * width, -1) for b in range(batch)], axis=1)
+    return np.stack([np.where(slots >= 0, slots + b * group.width, -1) for b in range(batch)], axis=1)
 
 
 def to_slots(pattern: np.ndarray) -> np.ndarray:

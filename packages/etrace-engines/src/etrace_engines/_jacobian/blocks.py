@@ -62,7 +62,7 @@ def compile_transition(graph: Graph) -> Transition:
 
 def _rows_of_jacobian(new: Sequence[Array], pull: Pull, group: HiddenGroup) -> Array:
     """Pull a one at every position and state, in all batch rows at once: shape (n, S, S', batch or 1, n)."""
-    width = group.num_positions // (group.batch_size or 1)
+    width = group.width
 
     def one(where: Array) -> Array:
         position, state = where

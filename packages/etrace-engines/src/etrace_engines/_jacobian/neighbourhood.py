@@ -61,14 +61,14 @@ def _transition_pattern(transition: Transition, inputs: Inputs, group: HiddenGro
         new = transition.states(Inputs(inputs.args, inputs.params, hidden, inputs.other), {})
         return group.rows([new[m] for m in group.members]).reshape(group.num_states, batch, -1)[:, 0].ravel()
 
-    size = group.num_states * group.num_positions // batch
+    size = group.num_states * group.width
     pattern = structural_pattern(row, jnp.zeros(size, inputs.hidden[group.members[0]].dtype), weights)[0]
     return pattern | np.eye(size, dtype=bool)
 
 
 def _widen(graph: Graph, target: Target, group: HiddenGroup, steps: np.ndarray) -> NeighbourSlots:
     """Take the position map of one target, all states of its positions, and what they reach in the remaining steps."""
-    width = group.num_positions // (group.batch_size or 1)
+    width = group.width
     shape = graph.output_shape(target)
     row_shape = shape if group.batch_size is None else shape[1:]
     positions = _positions_in_row(target, group, row_shape)  # K, outputs

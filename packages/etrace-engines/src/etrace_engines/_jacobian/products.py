@@ -35,7 +35,7 @@ class _Search:
     def __init__(self, graph: Graph, group: HiddenGroup) -> None:
         self.graph, self.group, self.step = graph, group, graph.step
         self.rows = group.batch_size or 1
-        self.width = group.num_positions // self.rows
+        self.width = group.width
         self.slabs = slabs_of(graph.step, graph.groups, group)
         jaxpr = graph.step.closed.jaxpr
         new = [jaxpr.outvars[graph.step.num_outputs + m] for m in group.members]

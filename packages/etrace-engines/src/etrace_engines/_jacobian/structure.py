@@ -66,7 +66,7 @@ class Structure:
 
     def blocks(self, inputs: Inputs, weights: Sequence[Array], influence: Sequence[Array], direct: Array) -> Array:
         """Return D, (S, S, *group shape), given Df per target and what of D passes through no product."""
-        rows, n = self.group.batch_size or 1, self._width
+        rows, n = self.group.batch_size or 1, self.group.width
         total = direct.reshape(*direct.shape[:2], rows, n)
         matrices, by_state, by_inner = self._derivatives(inputs, weights)
         for gain in self.gains:
@@ -89,15 +89,11 @@ class Structure:
                 total = total.at[:, s].add(self._onto(influence[chain.target], chain, through))
         return total.reshape(direct.shape)
 
-    @property
-    def _width(self) -> int:
-        return self.group.num_positions // (self.group.batch_size or 1)
-
     def _onto(self, influence: Array, through_to: Gain | Chain, through: Array) -> Array:
         """Multiply by Df and sum over the output elements of each position: shape (S, rows, n)."""
         relation = through_to.relation if isinstance(through_to, Gain) else through_to.outer
         moved = relation.operation.output(influence[0])[:, 0] * through
-        n, positions = self._width, through_to.positions
+        n, positions = self.group.width, through_to.positions
         if len(positions) == n and is_identity(positions, n):
             return moved
         return jnp.zeros((*moved.shape[:2], n), moved.dtype).at[..., np.maximum(positions, 0)].add(moved)
